@@ -6,21 +6,21 @@ Source: the operator schema of onnxruntime 1.32; where it leaves a choice, its C
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import ModelError
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import dims, fresh, reference_of, where_is
-from q7x2_ep.ops.text import CLASSES
+from q7x2_ep.ops.text import compiled
 
 START, END = "\x02", "\x03"
-NAMES = ("alnum", "alpha", "digit", "lower", "punct", "space", "upper", "word", "xdigit")
 CHOICE = re.compile(r"[|?*{]")  # without these the first match that re finds is the longest
+# What matches one letter, as `compiled` writes it: a set, or a letter that means itself.
+LETTER = re.compile(r"\[\^?(\\.|[^]\\])+\]|\\[afnrtv\W]|[^][\\^$.|?*+(){}]", re.DOTALL)
 
 
 @op("com.microsoft::Tokenizer")
@@ -71,51 +71,74 @@ def _cutter(node: Node) -> Callable[[str], list[str]]:
     if expression == "." or separators == ("",):
         return list
     if expression:
-        whole = _compiled(node, expression)
-        if not CHOICE.search(expression) and not whole.groups:
+        whole = compiled(node, expression)
+        if CHOICE.search(expression) or whole.groups:
+            spans = _spans(expression, whole)
+            return lambda text: [text[start:end] for start, end in spans(text)]
+        if not (whole.pattern.endswith("+") and LETTER.fullmatch(whole.pattern[:-1])):
             return whole.findall
-        return lambda text: [text[start:end] for start, end in _matches(whole, text)]
-    patterns = [_compiled(node, separator) for separator in separators]
+        one = re.compile(whole.pattern[:-1])
+        return _by_table(lambda letter: not one.fullmatch(letter), whole.findall)
+    patterns = [compiled(node, separator) for separator in separators]
+    found = [*map(_spans, separators, patterns)]
 
     def between(text: str) -> list[str]:
         parts = [text]
-        for pattern in patterns:
-            parts = [piece for part in parts for piece in _split(pattern, part)]
+        for spans in found:
+            parts = [piece for part in parts for piece in _split(spans(part), part)]
         return parts
 
+    if all(LETTER.fullmatch(pattern.pattern) for pattern in patterns):
+        return _by_table(lambda letter: any(p.fullmatch(letter) for p in patterns), between)
     return between
 
 
-def _split(pattern: re.Pattern[str], text: str) -> Iterator[str]:
-    """The parts of a text between what matches; a match of nothing takes a character with it."""
+def _by_table(
+    separates: Callable[[str], bool], other: Callable[[str], list[str]]
+) -> Callable[[str], list[str]]:
+    """Cuts texts of ASCII at the letters that separate, which is four times as fast, and others as
+    `other` does.
+    """
+    letters = [*map(chr, range(128))]
+    marks = [*filter(separates, letters)]
+    if not marks:
+        return other
+    is_spaced = all(letter in marks for letter in letters if letter.isspace())
+    mark = " " if is_spaced else marks[0]
+    table = "".join(mark if letter in marks else letter for letter in letters).encode().ljust(256)
+    cuts_at = None if is_spaced else mark
+
+    def cut(text: str) -> list[str]:
+        if not text.isascii():
+            return other(text)
+        return text.encode().translate(table).decode().split(cuts_at)
+
+    return cut
+
+
+def _split(spans: Iterable[tuple[int, int]], text: str) -> Iterator[str]:
+    """The parts of a text between spans; an empty one takes a character with it."""
     at = 0
-    for start, end in _matches(pattern, text):
+    for start, end in spans:
         yield text[at:start]
         at = max(end, start + 1)
     yield text[at:]
 
 
-def _matches(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+def _spans(expression: str, pattern: re.Pattern[str]) -> Callable[[str], Iterator[tuple[int, int]]]:
     """The longest match at each place, first to last; behind an empty one, from the next place."""
-    at, has_choice = 0, bool(CHOICE.search(pattern.pattern))
-    while found := pattern.search(text, at):
-        start, end = found.span()
-        if has_choice:
-            ends = range(len(text), end, -1)
-            end = next((last for last in ends if pattern.fullmatch(text, start, last)), end)
-        yield start, end
-        at = max(end, start + 1)
-        if at > len(text):
-            return
+    has_choice = bool(CHOICE.search(expression))
 
+    def spans(text: str) -> Iterator[tuple[int, int]]:
+        at = 0
+        while found := pattern.search(text, at):
+            start, end = found.span()
+            if has_choice:
+                ends = range(len(text), end, -1)
+                end = next((last for last in ends if pattern.fullmatch(text, start, last)), end)
+            yield start, end
+            at = max(end, start + 1)
+            if at > len(text):
+                return
 
-def _compiled(node: Node, expression: str) -> re.Pattern[str]:
-    """A regular expression of RE2, whose classes are of ASCII."""
-    for name in NAMES:
-        expression = expression.replace(f"[:{name}:]", CLASSES[name])
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", FutureWarning)  # a set that re does not know
-            return re.compile(expression, re.ASCII)
-    except (re.error, FutureWarning) as error:
-        raise UnsupportedOp(f"{where_is(node)} has {expression!r}: {error}") from error
+    return spans

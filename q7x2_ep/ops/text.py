@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Optional
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional
 
 import numpy as np
 
@@ -58,16 +58,12 @@ class TfIdfVectorizer:
         )
 
 
-def _tuples(parts: Sequence, n: int, every: int = 1, step: int = 1) -> Iterator[tuple]:
-    """Of n parts each, so far apart, that begin at every so-manieth part."""
-    return zip(*(parts[i * step :: every] for i in range(n)))
-
-
 def _grams_of(pool: Sequence, starts: Sequence[int]) -> Iterator[Any]:
     """The n-grams of a pool, in which the short ones come first: a tuple, but of one part that."""
     ends = [*starts[1:], len(pool)]
     for n, (start, end) in enumerate(zip(starts, ends), 1):
-        yield from (pool[start:end] if n == 1 else _tuples(pool[start:end], n, n))
+        parts = (pool[start + i : end : n] for i in range(n))
+        yield from zip(*parts) if n > 1 else pool[start:end]
 
 
 @op("q7::NGrams")
@@ -86,23 +82,39 @@ class NGrams:
 
     def prepared(node: Node) -> Callable[[np.ndarray], np.ndarray]:
         attrs = node.attrs
-        get, indexes, weights = attrs["places"].get, attrs["indexes"], attrs["weights"]
-        width, most = int(indexes.max(initial=-1)) + 1, 1 if attrs["counts_once"] else None
-        many, one = len(attrs["places"]) or 1, np.float32(1)
-        lengths = attrs["min_gram_length"], attrs["max_gram_length"]
-        grams = iter if lengths == (1, 1) else partial(_grams, *lengths, attrs["max_skip_count"])
+        indexes, weights = attrs["indexes"], attrs["weights"]
+        numbers, levels = _levels(attrs["places"])
+        many, last = len(attrs["places"]) or 1, 1 if attrs["counts_once"] else None
+        width, one = int(indexes.max(initial=-1)) + 1, np.float32(1)
+        least, steps = attrs["min_gram_length"], range(1, attrs["max_skip_count"] + 2)
+        longer = levels[1 : attrs["max_gram_length"]]
+
+        def places_in(parts: np.ndarray) -> Iterator[np.ndarray]:
+            """Of all n-grams in each row, -1 where the pool has none."""
+            if least <= 1:
+                yield levels[0].places[parts]
+            for step in steps if longer else ():
+                found = parts
+                for n, level in enumerate(longer, 2):
+                    next_ones = parts[:, (n - 1) * step :]
+                    found = level.find(found[:, : next_ones.shape[1]] * level.base + next_ones)
+                    if least <= n:
+                        yield level.places[found]
 
         def vectors(x: np.ndarray) -> np.ndarray:
             y = np.zeros((*x.shape[:-1], width), np.float32)
-            rows = x.reshape(-1, x.shape[-1]).tolist() if x.size else []
-            found = [[i for i in map(get, grams(row)) if i is not None] for row in rows]
-            row = np.repeat(np.arange(len(rows)), [len(each) for each in found])
-            place = np.fromiter(chain.from_iterable(found), np.int64, len(row))
+            if not x.size:
+                return y
+            parts = map(numbers.get, x.ravel().tolist(), repeat(len(numbers)))
+            grid = np.array([*parts], np.int64).reshape(-1, x.shape[-1])
+            places = np.concatenate([grid[:, :0], *places_in(grid)], 1)
+            row, column = np.nonzero(places >= 0)
+            place = places[row, column]
             times = one
-            if weights is not None or most:
+            if weights is not None or last:
                 pairs, counts = np.unique(row * many + place, return_counts=True)
                 row, place = np.divmod(pairs, many)
-                times = np.minimum(counts, most or counts).astype(np.float32)
+                times = np.minimum(counts, last or counts).astype(np.float32)
                 times = times if weights is None else times * weights[place]
             np.add.at(y.reshape(-1), row * width + indexes[place], times)
             return y
@@ -135,13 +147,49 @@ class NGrams:
         return "TfIdfVectorizer", node.inputs, {**given, **{name: attrs[name] for name in same}}
 
 
-def _grams(least: int, most: int, skipped: int, row: list) -> Iterator[Any]:
-    """As _grams_of."""
-    return chain.from_iterable(
-        row if n == 1 else _tuples(row, n, step=step)
-        for n in range(least, most + 1)
-        for step in range(1, 2 if n == 1 else skipped + 2)
-    )
+class _Level(NamedTuple):
+    """What n-grams of a pool begin with, of one length: the code of each, sorted, which is the
+    number of what it is without its last part, times base, and that part's; their numbers in that
+    order, and by number the places of those that are n-grams of the pool, -1 of others and at the
+    end.
+    """
+
+    codes: np.ndarray
+    numbers: np.ndarray
+    places: np.ndarray
+    base: int
+
+    def find(self, codes: np.ndarray) -> np.ndarray:
+        """The numbers of these codes, -1 where nothing has one."""
+        at = np.searchsorted(self.codes, codes)
+        return np.where(self.codes[at] == codes, self.numbers[at], -1)
+
+
+def _levels(pool: Mapping[Any, int]) -> tuple[dict[Any, int], list[_Level]]:
+    """The numbers of all parts that n-grams have, one more than which is any other's, and the
+    levels of a pool whose places are given; in the first what has a number are the parts.
+    """
+    grams = [gram if isinstance(gram, tuple) else (gram,) for gram in pool]
+    parts = {part: i for i, part in enumerate(dict.fromkeys(chain.from_iterable(grams)))}
+    base, longest = len(parts) + 1, max(map(len, grams), default=1)
+    known: list[dict[int, int]] = [{i: i for i in range(base)}, *({} for _ in range(1, longest))]
+    places: list[dict[int, int]] = [{} for _ in known]
+    for gram, place in zip(grams, pool.values()):
+        number = parts[gram[0]]
+        for n, part in enumerate(gram[1:], 1):
+            number = known[n].setdefault(number * base + parts[part], len(known[n]))
+        places[len(gram) - 1][number] = place
+    return parts, [_level(*each, base) for each in zip(known, places)]
+
+
+def _level(known: dict[int, int], places: dict[int, int], base: int) -> _Level:
+    codes = np.array(
+        [*known, np.iinfo(np.int64).max], np.int64
+    )  # of which the last is found by none
+    order = np.argsort(codes, kind="stable")
+    by_number = np.full(len(codes), -1)
+    by_number[[*places]] = [*places.values()]
+    return _Level(codes[order], order, by_number, base)
 
 
 @op("StringNormalizer")
@@ -203,11 +251,11 @@ class RegexFullMatch:
     attributes = {"pattern": None}
 
     def infer(node: Node) -> list[Type]:
-        matcher(node)  # refuses what it cannot be
+        compiled(node, node.attrs["pattern"])  # refuses what it cannot be
         return [Type(dtypes.BOOL, dims(node))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        matches = matcher(node).fullmatch
+        matches = compiled(node, node.attrs["pattern"]).fullmatch
         found = [matches(text) is not None for text in map(str, x.ravel().tolist())]
         return np.array(found, bool).reshape(x.shape)
 
@@ -241,16 +289,15 @@ TOKEN = re.compile(
 MEMBER = re.compile(r"\[:(?P<inverse>\^?)(?P<name>\w+):\]|" + TOKEN.pattern, TOKEN.flags)
 
 
-def matcher(node: Node) -> re.Pattern[str]:
+def compiled(node: Node, pattern: Optional[str]) -> re.Pattern[str]:
     """What matches a pattern of RE2 as Python's re can, but that (?i)i matches Turkish ones too.
 
     Raises: ModelError for what RE2 does not have, UnsupportedOp for what re has not.
     """
-    pattern = node.attrs["pattern"] or ""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", FutureWarning)  # a set that re is to read otherwise
-            return re.compile(_of_re(pattern))
+            return re.compile(_of_re(pattern or ""))
     except NotImplementedError as error:
         raise UnsupportedOp(f"{where_is(node)} has the pattern {pattern!r}: {error}") from error
     except (re.error, FutureWarning, ValueError, OverflowError) as error:

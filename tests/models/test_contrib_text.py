@@ -12,13 +12,21 @@ from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, theirs
 
-TEXTS = ["Hello World", "I love \u00e91 x_y, (really) !", "", "abc ab\na  abab Hello"]
+TEXTS = [
+    "Hello World",
+    "I love \u00e91 x_y, (really) !",
+    "",
+    "abc ab\na  abab Hello",
+    "a\tb\x0b\x1cl o!\r\n",
+]
 EXPRESSIONS = [
     *("[a-zA-Z0-9_]+", ".", "..", r"\w+", r"\bx", "^.", "a|ab|abc", "x*", "(l)(o)", "(ab)*(abc)*"),
     *("[[:alpha:]]+", "[^[:space:]]+", "(?i)HELLO", "l+?"),
+    *("[^a-l]+", r"\S+", r"[a-z\s]+", "[a?]+", "(?i)[a-l]+", "[ab]l+", r"\b+"),
 ]
 SEPARATORS = [
     *([" "], [""], ["."], ["l+"], ["l", "lo"], ["lo", "l"], ["x*"], ["a|ab"]),
+    *(["\n"], [r"\s"], [r"\S"], ["[^a-z]"], [r"\b", " "], ["[^\u00e9]"], [r"[\t\n ]", "l"]),
     [" ", "[.]", "\\?", ",", ";", ":", "\\!", "\\(", "\\)"],
 ]
 SPLITS = [{"tokenexp": text} for text in EXPRESSIONS] + [{"separators": x} for x in SEPARATORS]
@@ -31,7 +39,7 @@ def tokenizer(x: np.ndarray, **attrs: Any) -> tuple[bytes, dict[str, np.ndarray]
 
 @pytest.mark.parametrize("split", SPLITS, ids=str)
 @pytest.mark.parametrize("mark", [0, 1])
-@pytest.mark.parametrize("shape", [(4,), (2, 2), (4, 1)], ids=str)
+@pytest.mark.parametrize("shape", [(5,), (1, 5), (5, 1)], ids=str)
 def test_tokens(split: dict, mark: int, shape: tuple[int, ...]) -> None:
     is_by_character = split in ({"separators": [""]}, {"tokenexp": "."})
     x = np.array(TEXTS, object).reshape(shape)
