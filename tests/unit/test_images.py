@@ -229,3 +229,27 @@ def test_few_channels_are_pooled_as_planes(op: str, channels: int, copies: int) 
         return g.Transpose(y, perm=[0, 2, 3, 1])
 
     assert check((2, 9, 20, channels), net)["copy"] == copies
+
+
+@pytest.mark.parametrize(
+    ("image", "shape", "attrs"),
+    [
+        ((2, 1, 300), (70, 1, 10), {"strides": [5]}),
+        ((2, 5, 31, 60), (5, 1, 3, 3), {"group": 5, "pads": [1] * 4}),
+        ((1, 6, 20, 101), (6, 1, 3, 3), {"group": 6, "strides": [2, 2], "pads": [1, 0, 0, 1]}),
+        ((2, 8, 30, 41), (16, 4, 3, 3), {"group": 2, "dilations": [1, 2]}),
+        ((2, 70, 9, 17), (35, 70, 1, 1), {}),
+    ],
+)
+def test_planes_that_leave(
+    image: tuple[int, ...], shape: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    """Planes between which there is one convolution are not turned."""
+
+    def counts(g: Any, x: Any) -> Any:
+        y, axes = filters(g, x, *shape, **attrs), [len(image) - 1]
+        share = g.ReduceMean(g.Cast(g.Greater(y, 0.0), to=1), axes=axes)
+        return g.ReduceMax(y, axes=axes), share
+
+    assert "copy" not in check(image, lambda g, x: g.Relu(filters(g, x, *shape, **attrs)))
+    assert "copy" not in check(image, counts)
