@@ -253,3 +253,18 @@ def test_planes_that_leave(
 
     assert "copy" not in check(image, lambda g, x: g.Relu(filters(g, x, *shape, **attrs)))
     assert "copy" not in check(image, counts)
+
+
+@pytest.mark.parametrize("each", [2, 9])
+def test_transposed_by_groups(each: int) -> None:
+    """Of many filters as images, of few as planes."""
+    random = np.random.default_rng(3)
+    w = random.standard_normal((24, each, 3, 2)).astype(np.float32)
+    bias = random.standard_normal(3 * each).astype(np.float32)
+
+    def net(g: Any, x: Any) -> Any:
+        image = filters(g, x, 24, 16, 3, 3)
+        y = g.Relu(g.ConvTranspose(image, w, bias, group=3, strides=[2, 1], pads=[1, 0, 0, 1]))
+        return filters(g, y, 8, 3 * each, 3, 3)
+
+    assert check((2, 16, 9, 10), net)["gemm"] == (3 if each == 9 else 0)
