@@ -279,17 +279,21 @@ def is_planar(node: Node, b: Any) -> bool:
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     if w.const is None or len(w.shape) > 4 or any(node.input(i) is not None for i in (4, 5, 6)):
         return False
-    lanes, pointwise = b.kernel("depthwise").nr, is_pointwise(node)
+    lanes = b.kernel("depthwise").nr
     narrow = 0 < w.shape[1] <= min(PLANAR, lanes // 2)
     if is_image(b, x) and x.shape[1] != 1:  # planes of an image are a copy, which takes longer
         return narrow and w.shape[0] < MIN_GROUPED
     if narrow and w.shape[0] < (MIN_FILTERS if groups == 1 else lanes):
         return True
-    if not (narrow or pointwise) or not 0 < product(w.shape[1:]) <= b.constants["CONV_K_BLOCK"]:
+    if not narrow and not is_pointwise(node):
         return False
-    line = product(node.output.shape[2:]) if pointwise else node.output.shape[-1]
-    pixels = line * min(w.shape[0] // groups, MIN_GROUPED)
-    fills = not isinstance(pixels, int) or pixels >= MIN_VECTORS * lanes
+    if not 0 < product(w.shape[1:]) <= b.constants["CONV_K_BLOCK"]:
+        return False
+    pixels, least = product(node.output.shape[2:]), b.constants["PLANE_COLUMNS"]
+    if narrow:
+        filters = min(w.shape[0] // groups, MIN_GROUPED)
+        pixels, least = node.output.shape[-1] * filters, MIN_VECTORS * lanes
+    fills = not isinstance(pixels, int) or pixels >= least
     return fills and leaves_as_planes(b.graph, node.output)
 
 
