@@ -80,13 +80,29 @@ Q7_INLINE void multiply(const q7_plane_line *t, int64_t p, const int filters, co
     }
 }
 
-/* The last tile is as narrow as what is left. */
+/* The last two tiles are as narrow as what is left. */
 Q7_INLINE void multiply_all(const q7_plane_line *t, const int filters) {
-    const int wide = SUMS / filters, half = (wide + 1) / 2;
+    const int most = SUMS / filters;
     int64_t p = 0;
-    for (; t->n - p > half * Q7_W; p += wide * Q7_W) multiply(t, p, filters, wide);
-    for (; t->n - p > Q7_W; p += half * Q7_W) multiply(t, p, filters, half);
-    for (; p < t->n; p += Q7_W) multiply(t, p, filters, 1);
+    for (int64_t left = q7_ceil_div(t->n, Q7_W), vectors; left > 0; left -= vectors) {
+        vectors = left >= 2 * most ? most : left > most ? (left + 1) / 2 : left;
+        switch (vectors) {
+#define TILE(v)                                    \
+    case v:                                        \
+        if (v <= most) multiply(t, p, filters, v); \
+        break;
+            TILE(1)
+            TILE(2)
+            TILE(3)
+            TILE(4)
+            TILE(5)
+            TILE(6)
+            TILE(7)
+            TILE(8)
+#undef TILE
+        }
+        p += vectors * Q7_W;
+    }
 }
 
 void Q7_KERNEL(conv_planes_f32)(const q7_plane_line *t) {

@@ -12,6 +12,8 @@
 
 #include "panels.h"
 
+enum { LEAST = 128 }; /* pixels of a part that is made for one more thread */
+
 typedef struct planes_job {
     q7_conv_planes_args x;
     const q7_call *call;
@@ -20,36 +22,40 @@ typedef struct planes_job {
     int64_t height, width; /* of what is copied, width: of every stride_w-th pixel */
 } planes_job;
 
-/* One line of x, or zeros where it lies outside: pixels from `left` on. */
-static void copy_line(const q7_conv_planes_args *x, const float *from, bool inside, int64_t left,
-                      int64_t width, float *to) {
-    const int64_t stride = x->stride_w, step = stride * x->x_w_stride;
-    for (int64_t phase = 0; phase < stride; phase++, to += width) {
-        const int64_t first = left + phase;
-        const int64_t low = inside ? q7_min(width, q7_max(0, q7_ceil_div(-first, stride))) : width;
-        const int64_t end = q7_ceil_div(x->W - first, stride);
-        const int64_t high = q7_max(low, q7_min(width, end));
-        memset(to, 0, (size_t)low * sizeof(float));
-        const float *at = from + (first + low * stride) * x->x_w_stride;
-        if (step == 1 && low < high)
-            memcpy(to + low, at, (size_t)(high - low) * sizeof(float));
-        else
-            for (int64_t i = low; i < high; i++, at += step) to[i] = *at;
-        memset(to + high, 0, (size_t)(width - high) * sizeof(float));
-    }
+/* A line of pixels of x that are `step` floats apart, of which it has some: zeros around them. */
+static void copy_line(const float *from, int64_t step, q7_span has, int64_t width, float *to) {
+    const int64_t n = has.end - has.begin;
+    memset(to, 0, (size_t)has.begin * sizeof(float));
+    to += has.begin;
+    if (step == 1)
+        memcpy(to, from, (size_t)n * sizeof(float));
+    else if (step == 2) /* in vectors */
+        for (int64_t i = 0; i < n; i++) to[i] = from[2 * i];
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = from[i * step];
+    memset(to + n, 0, (size_t)(width - has.end) * sizeof(float));
 }
 
+/* n lines of each channel, from line `first` and pixel `left` on. */
 static void copy_lines(const planes_job *job, const float *group, int64_t first, int64_t n,
                        int64_t left, float *to) {
     const q7_conv_planes_args *x = &job->x;
-    const int64_t line = x->stride_w * job->width;
-    for (int64_t c = 0; c < job->channels; c++)
-        for (int64_t h = 0; h < n; h++) {
-            const bool inside = first + h >= 0 && first + h < x->H;
-            const float *from =
-                inside ? group + c * x->x_c_stride + (first + h) * x->x_h_stride : group;
-            copy_line(x, from, inside, left, job->width, to + (c * job->height + h) * line);
-        }
+    const int64_t stride = x->stride_w, width = job->width, line = stride * width;
+    for (int64_t phase = 0; phase < stride; phase++, to += width) {
+        const int64_t at = left + phase;
+        q7_span has = {q7_min(width, q7_max(0, q7_ceil_div(-at, stride))), 0};
+        has.end = q7_max(has.begin, q7_min(width, q7_ceil_div(x->W - at, stride)));
+        const float *from = group + (at + has.begin * stride) * x->x_w_stride;
+        for (int64_t c = 0; c < job->channels; c++)
+            for (int64_t h = 0; h < n; h++) {
+                float *copy = to + (c * job->height + h) * line;
+                if (first + h >= 0 && first + h < x->H)
+                    copy_line(from + c * x->x_c_stride + (first + h) * x->x_h_stride,
+                              stride * x->x_w_stride, has, width, copy);
+                else
+                    memset(copy, 0, (size_t)width * sizeof(float));
+            }
+    }
 }
 
 static void planes_task(void *arg, int64_t task, int64_t thread) {
@@ -111,12 +117,13 @@ void q7_op_conv_planes(const q7_conv_planes_args *x, const q7_call *call) {
     if (images * job.filters * x->OH * x->OW == 0) return;
     job.k = job.channels * x->kh * x->kw;
     job.k_block = q7_conv_k_block(job.k, 1, x->kh * x->kw == 1);
-    job.parts = q7_ceil_div(x->OW, Q7_PLANE_COLUMNS);
+    const int64_t wanted = q7_tasks_of(call, images * job.filters * x->OH * x->OW * job.k);
+    job.parts = q7_max(q7_ceil_div(x->OW, Q7_PLANE_COLUMNS),
+                       q7_min(q7_ceil_div(x->OW, LEAST), q7_ceil_div(wanted, images * x->OH)));
     job.width =
         q7_ceil_div(x->OW, job.parts) + q7_ceil_div((x->kw - 1) * x->dilation_w, x->stride_w);
     const int64_t room = Q7_PLANE_ROOM / (job.channels * x->stride_w * job.width);
     const int64_t most = q7_max(1, (room - reach - 1) / x->stride_h + 1); /* rows of a band */
-    const int64_t wanted = q7_tasks_of(call, images * job.filters * x->OH * x->OW * job.k);
     job.bands =
         q7_max(q7_ceil_div(x->OH, most), q7_min(x->OH, q7_ceil_div(wanted, images * job.parts)));
     job.height = (q7_ceil_div(x->OH, job.bands) - 1) * x->stride_h + reach + 1;

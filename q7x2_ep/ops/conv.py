@@ -29,7 +29,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.image import pixel_stride, pixels_of, place_of
+from q7x2_ep.ops.image import leaves_as_planes, pixel_stride, pixels_of, place_of
 from q7x2_ep.ops.matmul import matmul_scratch
 from q7x2_ep.ops.window import (
     WINDOW_ATTRIBUTES,
@@ -54,7 +54,8 @@ from q7x2_ep.ops.winograd import (
 MIN_FILTERS, MIN_GROUPED = 8, 4  # of the only group; of one of several
 MAX_DIRECT = 1 << 15  # weights of a group: 128 KB of L2
 MAX_PLANES = 4
-PLANAR = 8  # channels, and filters, of a group whose vectors are better of pixels, at most
+PLANAR = 8  # channels of a group whose vectors are better of pixels, at most
+MIN_VECTORS = 6  # of the pixels of a line, times up to MIN_GROUPED filters
 MIN_GATED = 5  # pixels to a filter where its weights take the gates
 
 
@@ -272,22 +273,44 @@ def conv_step(
 
 
 def is_planar(node: Node, b: Any) -> bool:
-    """Whether vectors of pixels win: those of channels, or of filters, would be half empty."""
+    """Whether vectors of pixels win: those of channels, or of filters, would be half empty, or
+    planes are there and wanted, and lines fill vectors.
+    """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     if w.const is None or len(w.shape) > 4 or any(node.input(i) is not None for i in (4, 5, 6)):
         return False
-    each, lanes = w.shape[0] // groups, b.kernel("depthwise").nr
-    if not 0 < w.shape[1] <= min(PLANAR, lanes // 2) or each > min(PLANAR, lanes // 2):
-        return False
+    lanes = b.kernel("depthwise").nr
+    narrow = 0 < w.shape[1] <= min(PLANAR, lanes // 2)
     if is_image(b, x) and x.shape[1] != 1:  # planes of an image are a copy, which takes longer
-        return w.shape[0] < MIN_GROUPED
-    return w.shape[0] < (MIN_FILTERS if groups == 1 else lanes)
+        return narrow and w.shape[0] < MIN_GROUPED
+    if narrow and w.shape[0] < (MIN_FILTERS if groups == 1 else lanes):
+        return True
+    if not narrow and not is_pointwise(node):
+        return False
+    if not 0 < product(w.shape[1:]) <= b.constants["CONV_K_BLOCK"]:
+        return False
+    pixels, least = product(node.output.shape[2:]), b.constants["PLANE_COLUMNS"]
+    if narrow:
+        filters = min(w.shape[0] // groups, MIN_GROUPED)
+        pixels, least = node.output.shape[-1] * filters, MIN_VECTORS * lanes
+    fills = not isinstance(pixels, int) or pixels >= least
+    return fills and leaves_as_planes(b.graph, node.output)
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether windows are the pixels."""
+    x, w = node.inputs[:2]
+    return all(axis.is_flat for axis in geometry(node, x.shape[2:], w.shape[2:]))
 
 
 def planes_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:
     """A convolution of few channels and filters to a group, whose vectors are of pixels."""
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     view, channels, k = b.view(x), w.shape[1], product(w.shape[1:])
+    if is_pointwise(node) and view.is_contiguous():  # all lines are one
+        pixels = fields["OH"] * fields["OW"]
+        view = view.reshape((*view.shape[:2], pixels))
+        fields.update(H=1, OH=1, W=pixels, OW=pixels)
     columns = minimum(fields["OW"], b.constants["PLANE_COLUMNS"])
     under = (fields["kh"] - 1) * fields["dilation_h"] + 1
     beyond = ceildiv((fields["kw"] - 1) * fields["dilation_w"], fields["stride_w"])

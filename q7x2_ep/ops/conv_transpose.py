@@ -40,7 +40,7 @@ from q7x2_ep.ops.window import (
     window_fields,
 )
 
-MIN_DEPTHWISE = 8  # channels: fewer do not fill vectors
+MIN_CHANNELS = 8  # side by side: fewer do not fill vectors
 
 
 def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
@@ -187,9 +187,9 @@ class FusedConvTranspose:
 
 
 def transpose_steps(node: Node, b: Any, act: Activation) -> None:
-    """One product, whose rows are pixels and the windows that they make, which are then added up;
-    with a group to each channel windows are pixels times weights, as they are added up; with other
-    groups, or weights that are not constant, windows are columns.
+    """One product for each group, whose rows are pixels and the windows that they make, which are
+    then added up; with a group to each channel windows are pixels times weights, as they are added
+    up; with other groups of few filters, or weights that are not constant, windows are columns.
     """
     x, w, groups = node.inputs[0], node.inputs[1], node.attrs["group"]
     require_dtype(node, x.dtype, F32)
@@ -197,16 +197,20 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
     fields = window_fields(node, spec, 3)
     batch, (channels, filters) = x.shape[0], w.shape[:2]
     taps, places = product(w.shape[2:]), product(x.shape[2:])
-    if groups == 1 and w.const is not None:
-        turned = np.ascontiguousarray(np.moveaxis(w.const.reshape(channels, filters, taps), 1, 2))
-        panels = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
-        n = taps * filters
-        columns = b.allocate(temporary(b, x.dtype, (batch * places, n)))
-        gemm_step(b, pixels_of(b, x), b.packed(channels, n, n, 1, panels, matrices=1), columns, n)
-        pixels = room_of(b, node.output)
-        col2im_step(b, columns, node.input(2), node.output, fields, act, pixels)
+    if w.const is not None and (groups == 1 or filters >= MIN_CHANNELS):
+        k, n, bias = channels // groups, taps * filters, node.input(2)
+        rows, pixels = pixels_of(b, x), room_of(b, node.output)
+        parts = w.const.reshape(groups, k, filters, taps)
+        for i, part in enumerate(np.ascontiguousarray(np.moveaxis(parts, 2, 3))):
+            panels = b.graph.constant(part, Type(w.dtype, part.shape), w.name)
+            columns = b.allocate(temporary(b, x.dtype, (batch * places, n)))
+            packed = b.packed(k, n, n, 1, panels, matrices=1)
+            gemm_step(b, rows.slice(1, i * k, k), packed, columns, n)
+            some = bias and b.view(bias).slice(0, i * filters, filters)
+            into = pixels.slice(1, i * filters, filters)
+            col2im_step(b, columns, some, node.output, fields, act, into)
         return
-    if groups == channels >= MIN_DEPTHWISE and filters == 1 and w.const is not None:
+    if groups == channels >= MIN_CHANNELS and filters == 1 and w.const is not None:
         turned = np.ascontiguousarray(w.const.reshape(channels, taps).T)
         weights = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
         image = b.channels_last(x, dense=True).channels_last()
@@ -245,7 +249,7 @@ def col2im_step(
         bias=bias,
         y=y if pixels is None else pixels,
         N=y.shape[0],
-        M=y.shape[1],
+        M=y.shape[1] if pixels is None else pixels.shape[1],
         act=act.name,
         act_alpha=act.alpha,
         act_beta=act.beta,

@@ -45,6 +45,13 @@ def feeds_convolutions(graph: Any, value: Value) -> bool:
     return all(is_convolution_of(user, value) for user in value.users)
 
 
+def leaves_as_planes(graph: Any, y: Value) -> bool:
+    """Whether an image is wanted as planes: it leaves the model, or a chain reduces its lines."""
+    if not y.users:
+        return bool(graph.is_output(y))
+    return any(user.op == "q7::Chain" and "Reduce" in user.attrs["program"] for user in y.users)
+
+
 def competing_pixels(image: Value) -> int:
     """Channels whose multiples compete: fewer where a depthwise convolution reads several lines of
     pixels for each vector of channels (docs/decisions.md 156).

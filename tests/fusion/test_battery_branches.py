@@ -109,10 +109,8 @@ def test_windows_that_lie_in_others() -> None:
     assert_fuses(one_dim, {"x": ("B", C, "S")}, ONE, steps=1)
 
 
-@pytest.mark.parametrize("groups, given, steps", [(1, SQUARE, 1), (WIDE, DEPTHWISE, 3)])
-def test_many_with_norms_and_the_norm_of_the_image(
-    groups: int, given: dict[str, Any], steps: int
-) -> None:
+@pytest.mark.parametrize("groups, given", [(1, SQUARE), (WIDE, DEPTHWISE)])
+def test_many_with_norms_and_the_norm_of_the_image(groups: int, given: dict[str, Any]) -> None:
     def block(
         g: Any, x: Any, w3: Any, w1: Any, scale: Any, shift: Any, mean: Any, variance: Any
     ) -> Any:
@@ -122,7 +120,7 @@ def test_many_with_norms_and_the_norm_of_the_image(
         total = g.Add(g.Add(y, 0.0), g.Add(z, g.Add(g.BatchNormalization(x, *norm), 0.0)))
         return g.Relu(total)
 
-    assert_fuses(block, given, {**ONE, "q7::Conv": 1, "Conv": 0, "Relu": 0}, steps=steps)
+    assert_fuses(block, given, {**ONE, "q7::Conv": 1, "Conv": 0, "Relu": 0}, steps=1)
 
 
 def test_a_large_kernel_is_folded() -> None:
@@ -191,7 +189,7 @@ def test_a_factor_behind_a_difference_and_the_image() -> None:
         norm = g.BatchNormalization(x, scale, shift, mean, variance)
         return g.Add(x, g.Mul(g.Sub(y, norm), factor))
 
-    assert_fuses(mixer, DEPTHWISE, ONE, steps=3)
+    assert_fuses(mixer, DEPTHWISE, ONE, steps=1)
 
 
 def pair(attrs: dict[str, Any], other: dict[str, Any], kernel: Optional[tuple] = None) -> Any:

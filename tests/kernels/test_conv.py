@@ -130,6 +130,7 @@ PLANES = {  # few channels and filters to a group
     "cropped": Case((1, 2, 9, 9), (2, 1, 2, 2), pads((2, 2), (1, 1), (-1, -2), (0, -1)), 2),
     "padding alone": Case((1, 1, 1, 1), (1, 1, 3, 3), window((3, 3), pad=4)),
     "1x1": Case((2, 3, 5, 70), (2, 3, 1, 1), window((1, 1))),
+    "1x1, many channels": Case((1, 64, 2000), (35, 64, 1), window((1,))),
     "out of reach": Case((1, 4, 9, 7), (4, 4, 3, 3), window((3, 3), dilation=11, pad=11)),
     "large": Case((1, 3, 120, 600), (3, 3, 5, 5), window((5, 5), pad=2)),
 }
@@ -574,7 +575,15 @@ def test_residual_of_planes(row: KernelRow, name: str) -> None:
 
 
 @every_plane_row
-@pytest.mark.parametrize("name", ["large", "a signal", "groups"])
+@pytest.mark.parametrize("filters", [1, 2, 3, 4])
+def test_tiles_of_planes(row: KernelRow, filters: int) -> None:
+    for pixels in range(1, 300, 7):  # tiles of each width, at each place
+        case = Case((1, 1, pixels), (filters, 1, 3), window((3,), pad=1))
+        check("conv_planes", row, case, order="planes")
+
+
+@every_plane_row
+@pytest.mark.parametrize("name", ["large", "a signal", "groups", "1x1, many channels"])
 def test_bits_of_planes_do_not_depend_on_threads(row: KernelRow, name: str) -> None:
     check_threads("conv_planes", row, PLANES[name], order="planes")
 

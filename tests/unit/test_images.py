@@ -229,3 +229,42 @@ def test_few_channels_are_pooled_as_planes(op: str, channels: int, copies: int) 
         return g.Transpose(y, perm=[0, 2, 3, 1])
 
     assert check((2, 9, 20, channels), net)["copy"] == copies
+
+
+@pytest.mark.parametrize(
+    ("image", "shape", "attrs"),
+    [
+        ((2, 1, 300), (70, 1, 10), {"strides": [5]}),
+        ((2, 5, 31, 60), (5, 1, 3, 3), {"group": 5, "pads": [1] * 4}),
+        ((1, 6, 20, 101), (6, 1, 3, 3), {"group": 6, "strides": [2, 2], "pads": [1, 0, 0, 1]}),
+        ((2, 8, 30, 41), (16, 4, 3, 3), {"group": 2, "dilations": [1, 2]}),
+        ((2, 70, 20, 27), (35, 70, 1, 1), {}),
+    ],
+)
+def test_planes_that_leave(
+    image: tuple[int, ...], shape: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    """Planes between which there is one convolution are not turned."""
+
+    def counts(g: Any, x: Any) -> Any:
+        y, axes = filters(g, x, *shape, **attrs), [len(image) - 1]
+        share = g.ReduceMean(g.Cast(g.Greater(y, 0.0), to=1), axes=axes)
+        return g.ReduceMax(y, axes=axes), share
+
+    assert "copy" not in check(image, lambda g, x: g.Relu(filters(g, x, *shape, **attrs)))
+    assert "copy" not in check(image, counts)
+
+
+@pytest.mark.parametrize("each", [2, 9])
+def test_transposed_by_groups(each: int) -> None:
+    """Of many filters as images, of few as planes."""
+    random = np.random.default_rng(3)
+    w = random.standard_normal((24, each, 3, 2)).astype(np.float32)
+    bias = random.standard_normal(3 * each).astype(np.float32)
+
+    def net(g: Any, x: Any) -> Any:
+        image = filters(g, x, 24, 16, 3, 3)
+        y = g.Relu(g.ConvTranspose(image, w, bias, group=3, strides=[2, 1], pads=[1, 0, 0, 1]))
+        return filters(g, y, 8, 3 * each, 3, 3)
+
+    assert check((2, 16, 9, 10), net)["gemm"] == (3 if each == 9 else 0)

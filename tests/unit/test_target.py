@@ -48,7 +48,8 @@ def test_a_set_without_kernels_in_this_build_is_not_what_it_has(cap, isa):
 @pytest.mark.parametrize(
     "x, w, op, attrs",
     [
-        ("1,64,56,56", "256,64,1,1", "conv_direct", ""),
+        ("1,64,56,56", "256,64,1,1", "conv_planes", ""),
+        ("1,64,14,14", "256,64,1,1", "conv_direct", ""),
         ("1,64,56,56", "64,64,3,3", "winograd", ""),
         ("1,256,14,14", "256,256,3,3", "winograd", ""),
         ("1,512,8,8", "512,512,3,3", "winograd", ""),
