@@ -141,9 +141,19 @@ static void power(int64_t n, const float *a, int64_t a_stride, const float *b, i
     }
 }
 
-static inline float floored_mod(float x, float y) {
-    const float r = fmodf(x, y);
-    return r == 0 ? copysignf(0, y) : (r < 0) != (y < 0) ? r + y : r;
+/* mod and fmod as doubles: their rests are floats, and a sum of two floats rounds no differently by way of
+ * them. */
+static void rests(int64_t op, int64_t n, const float *a, int64_t a_stride, const float *b,
+                  int64_t b_stride, float *y) {
+    enum { TOGETHER = 64 };
+    double x[TOGETHER], by[TOGETHER], rest[TOGETHER];
+    for (int64_t first = 0; first < n; first += TOGETHER) {
+        const int64_t count = q7_min(n - first, TOGETHER);
+        for (int64_t i = 0; i < count; i++) x[i] = a[(first + i) * a_stride];
+        for (int64_t i = 0; i < count; i++) by[i] = b[(first + i) * b_stride];
+        Q7_KERNEL(binary_typed)(Q7_F64, op, count, x, 1, by, 1, rest);
+        for (int64_t i = 0; i < count; i++) y[first + i] = (float)rest[i];
+    }
 }
 
 void Q7_KERNEL(binary_any)(int64_t dtype, int64_t op, int64_t n, const void *pa, int64_t a_stride,
@@ -163,13 +173,7 @@ void Q7_KERNEL(binary_any)(int64_t dtype, int64_t op, int64_t n, const void *pa,
         case Q7_binary_pow: power(n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_prelu: arithmetic(Q7_binary_prelu, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_mod:
-            for (int64_t i = 0; i < n; i++)
-                ((float *)y)[i] = floored_mod(a[i * a_stride], b[i * b_stride]);
-            break;
-        case Q7_binary_fmod:
-            for (int64_t i = 0; i < n; i++)
-                ((float *)y)[i] = fmodf(a[i * a_stride], b[i * b_stride]);
-            break;
+        case Q7_binary_fmod: rests(op, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_equal: compare(Q7_binary_equal, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_less: compare(Q7_binary_less, n, a, a_stride, b, b_stride, y); break;
         case Q7_binary_less_equal:

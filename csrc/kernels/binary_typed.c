@@ -12,10 +12,29 @@ enum { BLOCK = 512 }; /* elements for which a repeated one is written out */
 static inline double float_min(double x, double y) { return x < y || x != x ? x : y; }
 static inline double float_max(double x, double y) { return x > y || x != x ? x : y; }
 
-/* The rest of the floored division; a rest of 0 has the sign of y too. */
-static inline double floored_mod(double x, double y) {
-    const double r = fmod(x, y);
-    return r == 0 ? copysign(0, y) : (r < 0) != (y < 0) ? r + y : r;
+/* y[i] = the rest of a[i] / b[i] towards zero, or of the floored division, of which a rest of 0 has the sign of
+ * b too. As the quotient is whole the rest is exact, once it is above zero where the quotient was rounded up.
+ * What is left to C's fmod, which takes a step for each few bits of the quotient: larger ones, and what is not
+ * finite. */
+static void rests_f64(bool is_floored, int64_t n, const double *a, const double *b, double *y) {
+    enum { SOME = 64 };
+    double rest[SOME];
+    for (int64_t first = 0; first < n; first += SOME, a += SOME, b += SOME, y += SOME) {
+        const int64_t count = q7_min(SOME, n - first);
+        int64_t is_left = 0;
+        for (int64_t i = 0; i < count; i++) {
+            const double x = fabs(a[i]), by = fabs(b[i]), quotient = floor(x / by);
+            const double r = fma(-quotient, by, x), up = r < 0 ? r + by : r;
+            is_left |= !(quotient < 0x1p52) | !(up >= 0);
+            rest[i] = copysign(up, a[i]);
+        }
+        for (int64_t i = 0; i < count && is_left; i++) rest[i] = fmod(a[i], b[i]);
+        for (int64_t i = 0; i < count && is_floored; i++) {
+            const double r = rest[i], z = b[i], above = (r < 0) != (z < 0) ? r + z : r;
+            rest[i] = r == 0 ? copysign(0, z) : above;
+        }
+        memcpy(y, rest, (size_t)count * sizeof *y);
+    }
 }
 
 /* y[i] = e for every i, with X and Z the operands there. */
@@ -42,8 +61,8 @@ static void binary_f64(int64_t op, int64_t n, const void *pa, const void *pb, bo
             /* clang-format on */
             break;
         }
-        case Q7_binary_mod: EACH(double, floored_mod(X, Z)); break;
-        case Q7_binary_fmod: EACH(double, fmod(X, Z)); break;
+        case Q7_binary_mod: rests_f64(true, n, a, b, y); break;
+        case Q7_binary_fmod: rests_f64(false, n, a, b, y); break;
         case Q7_binary_prelu: EACH(double, X < 0 ? X * Z : X); break;
         case Q7_binary_min: EACH(double, float_min(X, Z)); break;
         case Q7_binary_max: EACH(double, float_max(X, Z)); break;

@@ -3,34 +3,42 @@
  * for l2. */
 #include "typed_name.h"
 
-/* The better of two elements. In two steps, of which compilers make vectors. */
-Q7_INLINE T NAMED(better)(int64_t op, T a, T v) {
+/* The better of two elements; is_number: v is no NaN. In two steps, of which compilers make vectors. */
+Q7_INLINE T NAMED(better)(int64_t op, const bool is_number, T a, T v) {
     const T best = (op == Q7_reduce_max ? v > a : v < a) ? v : a;
-    return UNORDERED(v) ? v : best;
+    return !is_number && UNORDERED(v) ? v : best;
 }
 
 /* The best of n elements, `lanes` of them side by side, or of as many as there are. What is left behind blocks
  * is the end of one more block: no element is better than itself. */
-Q7_INLINE T NAMED(best_of)(int64_t op, const int64_t lanes, int64_t n, const T *x) {
+Q7_INLINE T NAMED(best_of)(int64_t op, const bool is_number, const int64_t lanes, int64_t n,
+                           const T *x) {
     T best[BEST_BYTES / sizeof(T)];
     for (int64_t i = 0; i < lanes; i++) best[i] = x[i];
     for (int64_t j = lanes; j + lanes <= n; j += lanes)
-        for (int64_t i = 0; i < lanes; i++) best[i] = NAMED(better)(op, best[i], x[j + i]);
+        for (int64_t i = 0; i < lanes; i++)
+            best[i] = NAMED(better)(op, is_number, best[i], x[j + i]);
     x += n - lanes;
-    for (int64_t i = 0; i < lanes; i++) best[i] = NAMED(better)(op, best[i], x[i]);
+    for (int64_t i = 0; i < lanes; i++) best[i] = NAMED(better)(op, is_number, best[i], x[i]);
     for (int64_t half = lanes / 2; half > 0; half /= 2)
-        for (int64_t i = 0; i < half; i++) best[i] = NAMED(better)(op, best[i], best[i + half]);
+        for (int64_t i = 0; i < half; i++)
+            best[i] = NAMED(better)(op, is_number, best[i], best[i + half]);
     return best[0];
 }
 
+/* A short row is looked through for NaN first: its few elements side by side are no vectors. */
 Q7_INLINE void NAMED(best_of_row)(int64_t op, int64_t n, const T *x, T *y) {
-    enum { MANY = BEST_BYTES / sizeof(T), SOME = MANY / 8 };
-    if (n >= MANY)
-        *y = NAMED(best_of)(op, MANY, n, x);
+    enum { MANY = BEST_BYTES / sizeof(T), SOME = MANY / 8, LONG = 3 * MANY };
+    int64_t is_unordered = 0;
+    for (int64_t i = 0; i < n && n < LONG; i++) is_unordered |= UNORDERED(x[i]);
+    if (n >= LONG)
+        *y = NAMED(best_of)(op, false, MANY, n, x);
+    else if (is_unordered)
+        *y = (T)(HIGHEST - HIGHEST); /* NaN */
     else if (n >= SOME)
-        *y = NAMED(best_of)(op, SOME, n, x);
+        *y = NAMED(best_of)(op, true, SOME, n, x);
     else
-        *y = n > 0 ? NAMED(best_of)(op, 1, n, x) : op == Q7_reduce_max ? LOWEST : HIGHEST;
+        *y = n > 0 ? NAMED(best_of)(op, true, 1, n, x) : op == Q7_reduce_max ? LOWEST : HIGHEST;
 }
 
 /* The best of each of some columns. */
@@ -38,7 +46,7 @@ Q7_INLINE void NAMED(best_of_columns)(int64_t op, int64_t count, int64_t n, int6
                                       const T *restrict x, T *restrict y) {
     for (int64_t i = 0; i < count; i++) y[i] = op == Q7_reduce_max ? LOWEST : HIGHEST;
     for (int64_t j = 0; j < n; j++, x += stride)
-        for (int64_t i = 0; i < count; i++) y[i] = NAMED(better)(op, y[i], x[i]);
+        for (int64_t i = 0; i < count; i++) y[i] = NAMED(better)(op, false, y[i], x[i]);
 }
 
 /* One more element v in the result r so far. */
@@ -66,6 +74,12 @@ Q7_INLINE void NAMED(merge)(int64_t by, int64_t n, W *r, const W *others) {
 Q7_INLINE void NAMED(sum_of_row)(int64_t by, int64_t op, int64_t n, const T *x, T *y) {
     const W start = by == Q7_reduce_prod;
     W total[LANES], r[LANES];
+    if (n < LANES) {
+        W sum = start;
+        for (int64_t j = 0; j < n; j++) sum = NAMED(step)(by, sum, x[j]);
+        *y = NAMED(finish)(op, sum, n);
+        return;
+    }
     for (int64_t i = 0; i < LANES; i++) total[i] = start;
     for (int64_t j = 0; j < n;) {
         const int64_t end = q7_min(n, j + BLOCK * LANES);

@@ -2,6 +2,11 @@
  * every number. f32 and f64. ONNX Hardmax. */
 #include <string.h>
 
+#include "loops.h"
+
+#define T float
+#define NAME floats
+#define UNORDERED(v) ((v) != (v))
 #include "arg_best.h"
 
 typedef struct hardmax_job {
@@ -15,7 +20,7 @@ static void floats(const float *x, int64_t n, int64_t inner, float *y) {
     memset(y, 0, (size_t)(n * inner) * sizeof *y);
     for (int64_t first = 0; first < inner; first += Q7_BEST_COLUMNS) {
         const int64_t count = q7_min(inner - first, Q7_BEST_COLUMNS);
-        q7_best_of(x + first, n, inner, count, true, false, at);
+        floats_best_of(x + first, n, inner, count, true, false, at);
         for (int64_t i = 0; i < count; i++) {
             const float *column = x + first + i;
             int64_t best = at[i];

@@ -7,6 +7,8 @@
 
 /* Of a task, at least: rows that read b together, which is packed for each task, and its panels. */
 enum { ROWS = 128, PANELS = 4, INT_ROWS = 4 };
+/* Columns of integers, fewer than make a loop along a row of b worth it, and values of k of one that are copied. */
+enum { FEW = 8, DEEP = 256 };
 
 #define T uint32_t
 #define DTYPE u32
@@ -61,7 +63,8 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
 void q7_op_matmul_plain(const q7_matmul_plain_args *x, const q7_call *call) {
     const int64_t batches = q7_product(x->batch, x->ndim);
     if (batches * x->m * x->n == 0) return;
-    matmul_job job = {x, (q7_dgemm_kernel)call->kernel, INT_ROWS, x->n, 0, 0};
+    matmul_job job = {x, (q7_dgemm_kernel)call->kernel, 0, x->n, 0, 0};
+    job.rows = q7_max(INT_ROWS, Q7_GRAIN / (x->n * q7_max(x->k, 1)));
     if (x->dtype == Q7_F64) { /* some 20 us of work */
         const int64_t work = 8 * Q7_GRAIN, k = q7_max(x->k, 1);
         job.rows = q7_ceil_div(q7_max(ROWS, work / (x->n * k)), call->mr) * call->mr;

@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <string.h>
 
-#include "arg_best.h"
+#include "loops.h"
 
 /* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, or their keys, the
  * worst on top. */
@@ -110,6 +110,7 @@ static void sort_keys(uint64_t *keys, int64_t n, int64_t inner) {
 #define IS_WIDE 0
 #include "topk_typed.h"
 #define T double
+#define AT int64_t
 #define NAME topk_f64
 #define UNORDERED(v) ((v) != (v))
 #include "topk_typed.h"
@@ -144,6 +145,7 @@ static void sort_keys(uint64_t *keys, int64_t n, int64_t inner) {
 #define IS_WIDE 0
 #include "topk_typed.h"
 #define T uint64_t
+#define AT int64_t
 #define NAME topk_u64
 #define UNORDERED(v) 0
 #define RANK(v) ((uint32_t)((v)-low))
@@ -156,6 +158,7 @@ static void sort_keys(uint64_t *keys, int64_t n, int64_t inner) {
 #define IS_WIDE 0
 #include "topk_typed.h"
 #define T int64_t
+#define AT int64_t
 #define NAME topk_i64
 #define UNORDERED(v) 0
 #define RANK(v) ((uint32_t)((uint64_t)(v) - (uint64_t)low))
@@ -167,7 +170,9 @@ typedef struct {
     int64_t per_task; /* lines */
 } topk_job;
 
-static void line_of(const q7_topk_args *args, int64_t outer, int64_t i) {
+/* `count` lines that lie side by side: one, or of which the best alone is wanted. */
+static void lines_of(const q7_topk_args *args, int64_t outer, int64_t i, int64_t count,
+                     bool is_best) {
     const int64_t bytes = q7_dtype_bytes(args->dtype), inner = args->inner;
     const int64_t from = outer * args->n * inner + i, to = outer * args->k * inner + i;
     const topk_line line = {(const char *)args->x + from * bytes,
@@ -178,50 +183,38 @@ static void line_of(const q7_topk_args *args, int64_t outer, int64_t i) {
                             args->last != 0,
                             args->nan_first != 0};
     void *values = args->values ? (char *)args->values + to * bytes : NULL;
+#define LINES(name)                                 \
+    if (is_best)                                    \
+        name##_best(&line, args->n, count, values); \
+    else                                            \
+        name(&line, args->n, values);               \
+    break
     switch (args->dtype) {
-        case Q7_F32: topk_f32(&line, args->n, values); break;
-        case Q7_F64: topk_f64(&line, args->n, values); break;
-        case Q7_I8: topk_i8(&line, args->n, values); break;
-        case Q7_U8: topk_u8(&line, args->n, values); break;
-        case Q7_I16: topk_i16(&line, args->n, values); break;
-        case Q7_U16: topk_u16(&line, args->n, values); break;
-        case Q7_I32: topk_i32(&line, args->n, values); break;
-        case Q7_U32: topk_u32(&line, args->n, values); break;
-        case Q7_U64: topk_u64(&line, args->n, values); break;
-        default: topk_i64(&line, args->n, values); break;
+        case Q7_F32: LINES(topk_f32);
+        case Q7_F64: LINES(topk_f64);
+        case Q7_I8: LINES(topk_i8);
+        case Q7_U8: LINES(topk_u8);
+        case Q7_I16: LINES(topk_i16);
+        case Q7_U16: LINES(topk_u16);
+        case Q7_I32: LINES(topk_i32);
+        case Q7_U32: LINES(topk_u32);
+        case Q7_U64: LINES(topk_u64);
+        default: LINES(topk_i64);
     }
-}
-
-/* Some lines of floats that lie side by side, of which the best alone is wanted. */
-static void best_of(const q7_topk_args *args, int64_t outer, int64_t i, int64_t count) {
-    const int64_t inner = args->inner, at = outer * inner + i;
-    const float *x = (const float *)args->x + outer * args->n * inner + i;
-    int64_t *indices = (int64_t *)args->indices + at;
-    q7_best_of(x, args->n, inner, count, args->largest != 0, args->last != 0, indices);
-    for (int64_t c = 0; c < count; c++) {
-        const int64_t slab = inner > 1 ? outer : outer + c, column = inner > 1 ? i + c : 0;
-        if (indices[c] < 0)
-            line_of(args, slab, column);
-        else if (args->values)
-            ((float *)args->values)[at + c] =
-                ((const float *)args->x)[(slab * args->n + indices[c]) * inner + column];
-    }
+#undef LINES
 }
 
 static void topk_task(void *arg, int64_t task, int64_t thread) {
     const topk_job *job = arg;
     const q7_topk_args *args = job->args;
-    const bool is_best = args->k == 1 && args->dtype == Q7_F32 && args->n < INT32_MAX;
+    const bool is_best = args->k == 1 && args->n < INT32_MAX;
     const int64_t inner = args->inner,
                   end = q7_min((task + 1) * job->per_task, args->outer * inner);
     (void)thread;
     for (int64_t line = task * job->per_task, some; line < end; line += some) {
         const int64_t left = inner > 1 ? q7_min(end - line, inner - line % inner) : end - line;
         some = is_best ? q7_min(left, Q7_BEST_COLUMNS) : 1;
-        if (is_best)
-            best_of(args, line / inner, line % inner, some);
-        else
-            line_of(args, line / inner, line % inner);
+        lines_of(args, line / inner, line % inner, some, is_best);
     }
 }
 

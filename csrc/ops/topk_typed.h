@@ -1,10 +1,7 @@
 /* topk_typed.h: the loops of topk.c for elements of type T, named NAME. Included once per dtype.
  * RANK(v): 32 bits that order v, of 64-bit integers how far it is above `low`, the least of a line,
  * in which IS_WIDE elements may be too far apart. */
-
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define IN(name) JOIN(NAME, name)
+#include "arg_best.h"
 
 /* Whether the element at index i comes before that at j. */
 static inline bool IN(_before)(const topk_line *line, int64_t i, int64_t j) {
@@ -37,14 +34,14 @@ static inline uint64_t IN(_key)(const topk_line *line, int64_t i, T low) {
     return (uint64_t)rank << 32 | (line->last ? ~(uint32_t)i : (uint32_t)i);
 }
 
-/* Keys stand in for the indices until they are sorted. false: ranks would not fit. */
+/* Keys stand in for the indices until they are sorted. false: ranks would not fit, or are not worth finding low. */
 static bool IN(_by_keys)(const topk_line *line, int64_t n) {
     const T *x = line->x;
     uint64_t *keys = (uint64_t *)line->heap;
     const int64_t inner = line->inner, k = line->k;
     const bool largest = line->largest;
     T low = x[0], high = x[0];
-    if (n > UINT32_MAX) return false;
+    if (n > UINT32_MAX || (IS_WIDE && k < n / 64)) return false;
     for (int64_t i = 0; IS_WIDE && i < n; i++) {
         low = x[i * inner] < low ? x[i * inner] : low;
         high = x[i * inner] > high ? x[i * inner] : high;
@@ -108,11 +105,24 @@ static void NAME(const topk_line *line, int64_t n, T *values) {
     for (int64_t i = 0; values && i < line->k; i++)
         values[i * inner] = ((const T *)line->x)[indices[i * inner] * inner];
 }
+
+/* The best, k being 1, of `count` lines that lie side by side, or one after the other where inner is 1. */
+static void IN(_best)(const topk_line *line, int64_t n, int64_t count, T *values) {
+    const T *x = line->x;
+    const int64_t inner = line->inner, step = inner > 1 ? 1 : n;
+    topk_line one = *line;
+    IN(_best_of)(x, n, inner, count, line->largest, line->last, line->heap);
+    for (int64_t c = 0; c < count; c++, x += step, one.heap++) {
+        one.x = x;
+        if (*one.heap < 0)
+            NAME(&one, n, values ? values + c : NULL);
+        else if (values)
+            values[c] = x[*one.heap * inner];
+    }
+}
 #undef T
 #undef NAME
 #undef UNORDERED
 #undef RANK
 #undef IS_WIDE
-#undef IN
-#undef JOIN
-#undef JOIN_
+#undef AT

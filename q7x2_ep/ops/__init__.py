@@ -86,7 +86,7 @@ FAMILIES = {
         "NhwcMaxPool QGemm MatMulIntegerToFloat DynamicQuantizeMatMul DynamicQuantizeLSTM"
     ),
     "contrib_rare": (
-        "com.microsoft:: BifurcationDetector NGramRepeatBlock Inverse CDist Unique UnfoldTensor "
+        "com.microsoft:: BifurcationDetector NGramRepeatBlock CDist Unique UnfoldTensor "
         "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
     ),
     "contrib_text": "com.microsoft:: Tokenizer",
@@ -114,6 +114,7 @@ FAMILIES = {
     "lookup": "q7:: ByteTable",
     "loss": "NegativeLogLikelihoodLoss",
     "matmul": "MatMul Gemm q7:: ScaledMatMul",
+    "matrix": "Det com.microsoft:: Inverse",
     "ml": (
         "ai.onnx.ml:: ArrayFeatureExtractor Binarizer FeatureVectorizer Imputer Normalizer "
         "Scaler LinearRegressor LinearClassifier"

@@ -14,7 +14,7 @@ from q7x2_ep.errors import DataError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
-from q7x2_ep.ops.common import dims, fresh, infer_same, known, normal_axis, where_is
+from q7x2_ep.ops.common import dims, fresh, known, normal_axis, where_is
 
 
 @op("com.microsoft::BifurcationDetector")
@@ -77,18 +77,6 @@ class NGramRepeatBlock:
                 same = (windows[:, :-1] == row[len(row) - n + 1 :]).all(1)
                 banned[windows[same, -1]] = -np.inf
         return y
-
-
-@op("com.microsoft::Inverse")
-class Inverse:
-    """The inverse of each matrix (.., N, N)."""
-
-    signature = "x: F -> y"
-    attributes: dict = {}
-    infer = infer_same
-    reference = lambda node, x: np.linalg.inv(x.astype(np.result_type(x, np.float32))).astype(
-        x.dtype
-    )
 
 
 @op("com.microsoft::CDist")

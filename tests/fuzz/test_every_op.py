@@ -299,6 +299,10 @@ def local_norm(c: Choice) -> Made:
     return Made([x], {"size": c.among(*range(1, n, 2)), "alpha": 0.01, "bias": c.among(1.0, 2.0)})
 
 
+def determinants(c: Choice) -> Made:
+    return Made([c.floats(*c.shape(0, 2), n := c.size(), n, dtype=c.among("f4", "f8"))])
+
+
 def mat_mul(c: Choice) -> Made:
     lead, (m, n, k) = c.shape(0, 2), (c.size(0, 9), c.size(0, 9), c.size(1, 33))
     dtype = c.among("float32", "float64", "int32", "uint32", "int64", "uint64")
@@ -482,6 +486,7 @@ GENERATORS: dict[str, tuple[Callable[[Choice], Made], str]] = {
     "CumProd": (cum_prod, ONNX),
     "DFT": (transform, ONNX),  # onnxruntime's errors reach 1e-3 where n is no power of 2
     "DepthToSpace": (depth_to_space, ORT),
+    "Det": (determinants, ONNX),
     "DequantizeLinear": (dequantize, ONNX),
     "Dropout": (lambda c: Made([c.floats(*c.shape())]), ONNX),
     "DynamicQuantizeLinear": (dynamic_quantize, ONNX),

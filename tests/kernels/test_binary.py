@@ -120,6 +120,26 @@ def test_f32_special_values(kernel):
         np.testing.assert_allclose(power, expected, rtol=2.4e-7, atol=1e-45, err_msg=str(exponent))
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rests_are_exact(dtype):
+    """Of quotients that round up to a whole number, of too large ones, and of what is tiny."""
+    rng = np.random.default_rng(9)
+    b = rng.standard_normal(3000).astype(dtype)
+    tiny = np.finfo(dtype).smallest_subnormal
+    for a in (
+        np.nextafter(b * rng.integers(-1000, 1000, b.size).astype(dtype), dtype(0)),
+        b * (2.0 ** rng.uniform(40, 60, b.size)).astype(dtype),
+        np.concatenate([10 * b[:2000], [np.inf, np.nan, -0.0, 1.0] * 250]).astype(dtype),
+    ):
+        for x, y in ((a, b), (np.trunc(a) * tiny, np.round(b * 100) * tiny)):
+            for op in ("mod", "fmod"):
+                with np.errstate(all="ignore"):
+                    expected = ARITHMETIC[op](x, y)
+                got = run(op, x, y, threads=(1, 3))
+                np.testing.assert_array_equal(got, expected, err_msg=op)
+                np.testing.assert_array_equal(np.signbit(got), np.signbit(expected), err_msg=op)
+
+
 @pytest.mark.parametrize("dtype", ["float64", *INTEGERS])
 def test_other_dtypes(dtype):
     rng = np.random.default_rng(8)

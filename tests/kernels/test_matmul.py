@@ -221,7 +221,14 @@ def test_integers(dtype: str) -> None:
         return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
     row = rows("dgemm")[0]
-    for m, k, n, turned in ((1, 1, 1, False), (5, 7, 3, True), (9, 0, 4, False), (4, 33, 17, True)):
+    for m, k, n, turned in (
+        (1, 1, 1, False),
+        (5, 7, 3, True),
+        (9, 0, 4, False),
+        (4, 33, 17, True),
+        (70, 300, 8, False),  # few columns, of which parts are copied
+        (3, 600, 1, True),
+    ):
         a, b = draw(2, 1, m, k), draw(n, k).T if turned else draw(k, n)
         for bias in (None, draw(n)):
             expected = np.matmul(a, b) + (0 if bias is None else bias)

@@ -88,7 +88,7 @@ def test_special_values(kernel, inner):
         np.testing.assert_array_equal(y, np.full(inner, value))
 
 
-@pytest.mark.parametrize("n, inner", [(7, 1), (300, 1), (7, 5), (7, 40), (9, 600)])
+@pytest.mark.parametrize("n, inner", [(7, 1), (40, 1), (300, 1), (7, 5), (7, 40), (9, 600)])
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
 def test_other_dtypes(kernel, dtype, n, inner):
@@ -112,7 +112,7 @@ def test_other_dtypes(kernel, dtype, n, inner):
         np.testing.assert_array_equal(y, nothing.get(op, op == "prod"))
 
 
-@pytest.mark.parametrize("n, inner", [(7, 1), (40, 1), (7, 3)])
+@pytest.mark.parametrize("n, inner", [(7, 1), (40, 1), (200, 1), (7, 3)])
 @pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
 def test_f64_special_values(kernel, n, inner):
     for at in (0, 3, n - 1):

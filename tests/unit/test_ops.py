@@ -537,6 +537,9 @@ CASES = [
     case("Hardmax", f(0, 4)),
     case("LogSoftmax", f(2, 3, 5), axis=0),
     # products
+    case("Det", f(3, 3)),
+    case("Det", double(2, 3, 4, 4)),
+    case("Det", f(0, 2, 2)),
     case("MatMul", f(2, 3, 4), Fixed(f(4, 5))),
     case("MatMul", f(2, 3, 4), f(4, 5)),
     case("MatMul", f(2, 3, 4), f(2, 4, 5)),
