@@ -20,6 +20,7 @@ enum { LANES = 8, BLOCK = 64, COLUMNS = 512, BEST_BYTES = 256 };
 #define ROOT sqrt
 #define IS_NEGATIVE(v) ((v) < 0)
 #define UNORDERED(v) ((v) != (v))
+#define IS_WHOLE 0
 #include "reduce_loops.h"
 #undef W
 #undef ADD
@@ -28,12 +29,14 @@ enum { LANES = 8, BLOCK = 64, COLUMNS = 512, BEST_BYTES = 256 };
 #undef ROOT
 #undef IS_NEGATIVE
 #undef UNORDERED
+#undef IS_WHOLE
 
 #define ADD(a, b) (W)((uint64_t)(a) + (uint64_t)(b))
 #define TIMES(a, b) (W)((uint64_t)(a) * (uint64_t)(b))
 #define MEAN(sum, n) ((n) == 0 ? 0 : (sum) / (W)(n))
 #define ROOT(sum) (sum) /* l2 is for floats */
 #define UNORDERED(v) 0
+#define IS_WHOLE 1
 #define W uint64_t
 #define IS_NEGATIVE(v) 0
 #define T uint8_t

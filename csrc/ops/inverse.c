@@ -1,6 +1,6 @@
-/* inverse.c: y[o] = the inverse of x[o] (n, n), by Gauss-Jordan elimination in place, or its determinant,
- * by Gaussian elimination; both with partial pivoting. com.microsoft Inverse, ONNX Det; f32 and f64. A
- * singular matrix has determinant 0, and an inverse of infinities and NaN. */
+/* inverse.c: y[o] = the inverse of x[o] (n, n), or its determinant, by Gaussian elimination with partial
+ * pivoting. com.microsoft Inverse, ONNX Det; f32 and f64. A singular matrix has determinant 0, and an inverse of
+ * infinities and NaN. */
 #include <math.h>
 
 #include "loops.h"
@@ -24,20 +24,19 @@ static void inverse_task(void *arg, int64_t task, int64_t thread) {
     const inverse_job *job = arg;
     const q7_inverse_args *args = job->args;
     const int64_t n = args->n, bytes = q7_dtype_bytes(args->dtype), matrix = n * n * bytes;
-    void *room = q7_room_of(job->call, args->room, args->is_det ? matrix : n * 8, thread);
+    void *a = q7_room_of(job->call, args->room, matrix, thread);
     const int64_t end = q7_min(args->outer, (task + 1) * job->per_task);
     for (int64_t o = task * job->per_task; o < end; o++) {
         void *y = (char *)args->y + o * (args->is_det ? bytes : matrix);
-        void *a = args->is_det ? room : y;
         if (matrix > 0) memcpy(a, (const char *)args->x + o * matrix, (size_t)matrix);
         if (!args->is_det && args->dtype == Q7_F32)
-            invert_f32(n, a, room);
+            invert_f32(n, a, y);
         else if (!args->is_det)
-            invert_f64(n, a, room);
+            invert_f64(n, a, y);
         else if (args->dtype == Q7_F32)
-            *(float *)y = determinant_f32(n, a);
+            *(float *)y = eliminate_f32(n, a, NULL);
         else
-            *(double *)y = determinant_f64(n, a);
+            *(double *)y = eliminate_f64(n, a, NULL);
     }
 }
 

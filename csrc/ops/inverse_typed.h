@@ -6,57 +6,49 @@ static void NAMED(subtract)(int64_t n, T factor, const T *restrict x, T *restric
     for (int64_t i = 0; i < n; i++) y[i] -= factor * x[i];
 }
 
-/* The largest element of column k of a (n, n) from row k on becomes that of row k; returns where it was. */
-static int64_t NAMED(pivot)(int64_t n, int64_t k, T *a) {
-    int64_t best = k;
-    for (int64_t i = k + 1; i < n; i++)
-        if (ABS(a[i * n + k]) > ABS(a[best * n + k])) best = i;
-    for (int64_t j = 0; j < n && best != k; j++) {
-        const T kept = a[k * n + j];
-        a[k * n + j] = a[best * n + j];
-        a[best * n + j] = kept;
+/* Exchanges two rows. */
+static void NAMED(swap)(int64_t n, T *x, T *y) {
+    for (int64_t i = 0; i < n; i++) {
+        const T kept = x[i];
+        x[i] = y[i];
+        y[i] = kept;
     }
-    return best;
 }
 
-/* The determinant of a (n, n), of which an upper triangle is left. */
-static T NAMED(determinant)(int64_t n, T *a) {
+/* Gaussian elimination with partial pivoting: of a (n, n) an upper triangle is left, of x (n, n), if any, what
+ * the same steps make of it. Returns the determinant of a. */
+static T NAMED(eliminate)(int64_t n, T *a, T *x) {
     T product = 1;
     for (int64_t k = 0; k < n; k++) {
-        const bool is_swapped = NAMED(pivot)(n, k, a) != k;
-        const T *row = a + k * n + k, top = *row;
-        product *= is_swapped ? -top : top;
-        for (int64_t i = k + 1; i < n && top != 0; i++) {
+        const T *row = a + k * n + k;
+        int64_t best = k;
+        for (int64_t i = k + 1; i < n; i++)
+            if (ABS(a[i * n + k]) > ABS(a[best * n + k])) best = i;
+        if (best != k) {
+            NAMED(swap)(n, a + k * n, a + best * n);
+            if (x) NAMED(swap)(n, x + k * n, x + best * n);
+        }
+        product *= best != k ? -*row : *row;
+        for (int64_t i = k + 1; i < n && *row != 0; i++) {
             T *to = a + i * n + k;
-            NAMED(subtract)(n - k - 1, *to / top, row + 1, to + 1);
+            const T factor = *to / *row;
+            NAMED(subtract)(n - k - 1, factor, row + 1, to + 1);
+            if (x) NAMED(subtract)(n, factor, x + k * n, x + i * n);
         }
     }
     return product;
 }
 
-/* a (n, n) becomes its inverse: column k of the identity takes the place of column k, once it is cleared.
- * swaps: room for n. */
-static void NAMED(invert)(int64_t n, T *a, int64_t *swaps) {
-    for (int64_t k = 0; k < n; k++) {
-        swaps[k] = NAMED(pivot)(n, k, a);
-        T *row = a + k * n;
-        const T top = row[k];
-        row[k] = 1;
-        for (int64_t j = 0; j < n; j++) row[j] /= top;
-        for (int64_t i = 0; i < n; i++) {
-            if (i == k) continue;
-            const T factor = a[i * n + k];
-            a[i * n + k] = 0;
-            NAMED(subtract)(n, factor, row, a + i * n);
-        }
+/* y (n, n) = the inverse of a, of which an upper triangle is left. */
+static void NAMED(invert)(int64_t n, T *a, T *y) {
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < n; j++) y[i * n + j] = i == j;
+    (void)NAMED(eliminate)(n, a, y);
+    for (int64_t k = n - 1; k >= 0; k--) {
+        T *row = y + k * n;
+        for (int64_t j = 0; j < n; j++) row[j] /= a[k * n + k];
+        for (int64_t i = 0; i < k; i++) NAMED(subtract)(n, a[i * n + k], row, y + i * n);
     }
-    for (int64_t k = n - 1; k >= 0;
-         k--) /* rows of x that were swapped are columns of its inverse */
-        for (int64_t i = 0; i < n && swaps[k] != k; i++) {
-            const T kept = a[i * n + k];
-            a[i * n + k] = a[i * n + swaps[k]];
-            a[i * n + swaps[k]] = kept;
-        }
 }
 #undef ABS
 #include "../kernels/typed_end.h"

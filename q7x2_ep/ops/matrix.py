@@ -41,7 +41,7 @@ def matrix_step(node: Node, b: Any, is_det: bool) -> None:
         "inverse",
         x=x,
         y=node.output,
-        room=b.threads * n * (n * elem_bytes(node) if is_det else 8),
+        room=b.threads * n * n * elem_bytes(node),
         dtype=x.dtype,
         outer=product(x.shape[:-2]),
         n=n,

@@ -88,7 +88,9 @@ def test_special_values(kernel, inner):
         np.testing.assert_array_equal(y, np.full(inner, value))
 
 
-@pytest.mark.parametrize("n, inner", [(7, 1), (40, 1), (300, 1), (7, 5), (7, 40), (9, 600)])
+@pytest.mark.parametrize(
+    "n, inner", [(7, 1), (40, 1), (256, 1), (1000, 1), (7, 5), (1000, 7), (7, 40), (9, 600)]
+)
 @pytest.mark.parametrize("dtype", CODES)
 @pytest.mark.parametrize("kernel", kernels("reduce"), ids=lambda k: k.name)
 def test_other_dtypes(kernel, dtype, n, inner):
