@@ -3,8 +3,8 @@
 Run: python bench shapes [--cache DIR] [MODEL.onnx@BATCHxLENGTH ..]. Of every model of the zoo, as
 passes and fusions leave it, the nodes whose steps use a kernel, for the feeds below, each as a
 graph of its own: the node, and the movement in front of it that costs nothing but strides. Images
-that the model's plan stores channels last are fed so. Of a family the few are kept that take most
-of its time in a model, by their operations and bytes.
+that the model's plan stores channels last are fed, and returned, so. Of a family the few are kept
+that take most of its time in a model, by their operations and bytes.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class Shape(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Short: the last op, with the shapes of what is fed and of weights."""
-        op = re.findall(r"= ([\w.:]+)\(", self.text)[-1]
+        """Short: the last op that computes, with the shapes of what is fed and of weights."""
+        *_, op = re.findall(r"= (?!Transpose)([\w.:]+)\(", self.text)
         shapes = re.findall(r"%\w+(?:: | = )\w+\[([\d,]+)\]", self.text)
         return " ".join([op, *(each.replace(",", "x") for each in dict.fromkeys(shapes))])
 
@@ -158,8 +158,17 @@ def cut(node: Node, sizes: Mapping[str, int], model: Builder) -> Graph:
         copies.update(zip(each.outputs, outputs))
         made.nodes.append(Node(each.op, inputs, outputs, dict(each.attrs)))
 
+    def returned(value: Value) -> Value:
+        """What the graph returns of one: its pixels, where the model stores these."""
+        if value.shape is None or not model.view(value).is_channels_last():
+            return copies[value]
+        pixels = Value(f"y{len(made.nodes)}.0")
+        attrs = {"perm": list(channels_last(len(value.shape)))}
+        made.nodes.append(Node("Transpose", [copies[value]], [pixels], attrs))
+        return pixels
+
     add(node)
-    made.outputs = list(made.nodes[-1].outputs)
+    made.outputs = [returned(value) for value in node.outputs]
     made.output_names = [value.name for value in made.outputs]
     infer.run(made)
     return made

@@ -41,6 +41,7 @@ from q7x2_ep.ops.window import (
 )
 
 MIN_CHANNELS = 8  # side by side: fewer do not fill vectors
+MIN_GROUPED = 16  # filters of a group that is a product of its own: a step for each takes time
 
 
 def image_axes(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Axis]:
@@ -197,7 +198,7 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
     fields = window_fields(node, spec, 3)
     batch, (channels, filters) = x.shape[0], w.shape[:2]
     taps, places = product(w.shape[2:]), product(x.shape[2:])
-    if w.const is not None and (groups == 1 or filters >= MIN_CHANNELS):
+    if w.const is not None and (groups == 1 or filters >= MIN_GROUPED):
         k, n, bias = channels // groups, taps * filters, node.input(2)
         rows, pixels = pixels_of(b, x), room_of(b, node.output)
         parts = w.const.reshape(groups, k, filters, taps)

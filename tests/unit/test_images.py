@@ -255,7 +255,7 @@ def test_planes_that_leave(
     assert "copy" not in check(image, counts)
 
 
-@pytest.mark.parametrize("each", [2, 9])
+@pytest.mark.parametrize("each", [2, 17])
 def test_transposed_by_groups(each: int) -> None:
     """Of many filters as images, of few as planes."""
     random = np.random.default_rng(3)
@@ -267,4 +267,4 @@ def test_transposed_by_groups(each: int) -> None:
         y = g.Relu(g.ConvTranspose(image, w, bias, group=3, strides=[2, 1], pads=[1, 0, 0, 1]))
         return filters(g, y, 8, 3 * each, 3, 3)
 
-    assert check((2, 16, 9, 10), net)["gemm"] == (3 if each == 9 else 0)
+    assert check((2, 16, 9, 10), net)["gemm"] == (3 if each == 17 else 0)
