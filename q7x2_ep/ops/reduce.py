@@ -150,8 +150,12 @@ def log_sum_exp_steps(b: Any, x: Value, axes: tuple[int, ...], y: Value) -> None
     binary_step(b, "add", b.view(log).reshape(y.shape), b.view(finite).reshape(y.shape), y)
 
 
+def as_real(x: np.ndarray) -> np.ndarray:
+    return x.astype(np.float64) if x.dtype.kind in "iu" else x
+
+
 def log_sum_exp(x: np.ndarray, axis: Any, keepdims: bool) -> np.ndarray:
-    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    x = as_real(x)
     top = np.max(x, axis=axis, keepdims=True, initial=-np.inf)
     top = np.where(np.isinf(top), x.dtype.type(0), top)
     total = np.log(np.sum(np.exp(x - top), axis=axis, keepdims=keepdims))
@@ -285,7 +289,7 @@ class ReduceL2:
     signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
-    reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(x), **how)))
+    reference = reduction(lambda x, **how: np.sqrt(np.sum(np.square(as_real(x)), **how)))
     lower = lower_real(lambda b, x, axes, y: reduce_over(b, "l2", x, axes, y))
 
 
@@ -296,7 +300,7 @@ class ReduceLogSum:
     signature = "x: N, axes?: int64 -> y"
     attributes = {"keepdims": 1, "noop_with_empty_axes": 0}
     infer = infer_reduction()
-    reference = reduction(lambda x, **how: np.log(np.sum(x, **how)))
+    reference = reduction(lambda x, **how: np.log(np.sum(as_real(x), **how)))
     lower = lower_real(log_sum_steps)
 
 
