@@ -486,7 +486,6 @@ CASES = [
     case("ReduceSum", f(2, 3), keepdims=0),
     case("ReduceSum", f(2, 3), noop_with_empty_axes=1),
     case("ReduceSum", i(2, 3), ints(1)),
-    case("ReduceL2", (i(3, 40) * 30000).astype(np.int32), ints(1)),  # squares beyond int32
     case("ReduceMax", i(2, 3), ints(0)),
     case("ReduceSum", f(2, 0), ints(1)),
     case("GlobalAveragePool", f(2, 3, 4, 5)),

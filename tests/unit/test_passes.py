@@ -161,3 +161,12 @@ def test_float64_reaches_everything():
     (y,) = evaluate(graph, {"x": x}, np.float64)
     assert y.dtype == np.float64
     np.testing.assert_allclose(y, x * np.float64(np.float32(0.1)) + 0.5, rtol=1e-15)
+
+
+@pytest.mark.parametrize("op", ["ReduceL2", "ReduceLogSum", "ReduceLogSumExp"])
+def test_constants_of_integers_are_reduced_in_real_numbers(op):
+    """As onnxruntime, where onnx's own evaluation of it lets squares wrap."""
+    graph = parse(f"graph(%x: i32[2])\n  %y = {op}(%x) {{keepdims=0}}\n  return %y\n")
+    exact = {"ReduceL2": 100000, "ReduceLogSum": int(np.log(140000)), "ReduceLogSumExp": 80000}
+    infer.run(graph)
+    assert evaluate(graph, {"x": np.array([60000, 80000], np.int32)}) == [exact[op]]
