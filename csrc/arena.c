@@ -54,7 +54,10 @@ int64_t q7_arena_place(q7_interval *v, int64_t n, int64_t *order) {
 }
 
 #ifdef Q7_DEBUG
-#ifdef __SANITIZE_ADDRESS__
+#ifndef __has_feature /* clang's, which has no macro of gcc's */
+#define __has_feature(feature) 0
+#endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
 #include <sanitizer/asan_interface.h>
 #else
 #define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))

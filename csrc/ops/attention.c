@@ -58,7 +58,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
     if (args->mask)
         mask.at = (const char *)args->mask + b * args->mask_b_stride * q7_dtype_bytes(mask.dtype);
     if (args->bias) bias.at = (const float *)args->bias + b * args->bias_b_stride;
-    const q7_attention_tile tile = {
+    q7_attention_tile tile = {
         .heads = q7_min(job->heads, group - first),
         .queries = q7_min(job->queries, args->Sq - query),
         .all_queries = args->Sq,
@@ -93,9 +93,10 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
         .all_keys = args->Skv,
         .part = key_part,
         .n_parts = job->n_parts,
-        .partial =
-            (float *)args->partial + (b * args->H + h) * args->Sq * job->n_parts * (args->Dv + 2),
     };
+    if (args->partial)
+        tile.partial =
+            (float *)args->partial + (b * args->H + h) * args->Sq * job->n_parts * (args->Dv + 2);
     job->kernel(&tile);
 }
 

@@ -49,7 +49,8 @@ static int64_t count_of(const q7_pool_args *x, int64_t d, int64_t h, int64_t w) 
 static void lines_task(void *arg, int64_t task, int64_t thread) {
     const pool_job *job = arg;
     const q7_pool_args *x = job->args;
-    float *counts = x->work, *work = counts + x->OW + thread * job->work_floats;
+    float *counts = x->work; /* of floats */
+    float *work = counts ? counts + x->OW + thread * job->work_floats : NULL;
     const int64_t begin = task * job->per_task;
     job->kernel(x, begin, q7_min(job->lines, begin + job->per_task), counts, work);
 }

@@ -21,13 +21,11 @@ typedef uint16_t q7_u16x8 __attribute__((vector_size(16)));
 #endif
 #define Q7_SHUFFLE(a, b, i, j, k, l) Q7_SHUFFLE_AS(q7_u32x4, a, b, i, j, k, l)
 
-/* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 4); strides in elements of 4 bytes. */
-static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to,
-                                    int64_t y_stride) {
-    const uint32_t *x = from;
-    uint32_t *y = to;
+/* y[j * y_stride + i] = x[i * x_stride + j] for i, j in [0, 4), of 4 bytes each, which may lie anywhere;
+ * strides in elements. */
+static inline void q7_transpose_4x4(const void *x, int64_t x_stride, void *y, int64_t y_stride) {
     q7_u32x4 row[4], column[4];
-    for (int i = 0; i < 4; i++) memcpy(&row[i], x + i * x_stride, sizeof row[i]);
+    for (int i = 0; i < 4; i++) memcpy(&row[i], (const char *)x + 4 * i * x_stride, sizeof row[i]);
     const q7_u32x4 low01 = Q7_SHUFFLE(row[0], row[1], 0, 4, 1, 5);
     const q7_u32x4 low23 = Q7_SHUFFLE(row[2], row[3], 0, 4, 1, 5);
     const q7_u32x4 high01 = Q7_SHUFFLE(row[0], row[1], 2, 6, 3, 7);
@@ -36,7 +34,7 @@ static inline void q7_transpose_4x4(const void *from, int64_t x_stride, void *to
     column[1] = Q7_SHUFFLE(low01, low23, 2, 3, 6, 7);
     column[2] = Q7_SHUFFLE(high01, high23, 0, 1, 4, 5);
     column[3] = Q7_SHUFFLE(high01, high23, 2, 3, 6, 7);
-    for (int j = 0; j < 4; j++) memcpy(y + j * y_stride, &column[j], sizeof column[j]);
+    for (int j = 0; j < 4; j++) memcpy((char *)y + 4 * j * y_stride, &column[j], sizeof column[j]);
 }
 
 /* v, n vectors, becomes the elements of its first and its second half by turns: of 8 x 8 elements, three
