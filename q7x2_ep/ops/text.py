@@ -183,9 +183,8 @@ def _levels(pool: Mapping[Any, int]) -> tuple[dict[Any, int], list[_Level]]:
 
 
 def _level(known: dict[int, int], places: dict[int, int], base: int) -> _Level:
-    codes = np.array(
-        [*known, np.iinfo(np.int64).max], np.int64
-    )  # of which the last is found by none
+    last = np.iinfo(np.int64).max  # nothing's: a search ends at a code
+    codes = np.array([*known, last], np.int64)
     order = np.argsort(codes, kind="stable")
     by_number = np.full(len(codes), -1)
     by_number[[*places]] = [*places.values()]
