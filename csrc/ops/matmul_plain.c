@@ -63,11 +63,12 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
 void q7_op_matmul_plain(const q7_matmul_plain_args *x, const q7_call *call) {
     const int64_t batches = q7_product(x->batch, x->ndim);
     if (batches * x->m * x->n == 0) return;
-    matmul_job job = {x, (q7_dgemm_kernel)call->kernel, 0, x->n, 0, 0};
-    job.rows = q7_max(INT_ROWS, Q7_GRAIN / (x->n * q7_max(x->k, 1)));
+    const int64_t k = q7_max(x->k, 1), row = x->n * k; /* multiply-adds */
+    matmul_job job = {x, (q7_dgemm_kernel)call->kernel, q7_max(INT_ROWS, Q7_GRAIN / row), x->n, 0,
+                      0};
     if (x->dtype == Q7_F64) { /* some 20 us of work */
-        const int64_t work = 8 * Q7_GRAIN, k = q7_max(x->k, 1);
-        job.rows = q7_ceil_div(q7_max(ROWS, work / (x->n * k)), call->mr) * call->mr;
+        const int64_t work = 8 * Q7_GRAIN;
+        job.rows = q7_ceil_div(q7_max(ROWS, work / row), call->mr) * call->mr;
         const int64_t column = q7_min(x->m, job.rows) * k; /* multiply-adds */
         job.columns = q7_max(PANELS, work / (column * call->nr)) * call->nr;
     }

@@ -12,7 +12,7 @@ from q7x2_ep.ir.pattern import Match
 from q7x2_ep.ir.rewrite import Fusion
 from q7x2_ep.ir.view import channels_first, channels_last
 from q7x2_ep.ops.fused import MIX
-from q7x2_ep.ops.window import geometry
+from q7x2_ep.ops.window import is_pointwise
 
 LAST, FIRST = channels_last(4), channels_first(4)
 MOST = 32  # planes: what a group of them reads stays in L1
@@ -49,8 +49,7 @@ def _check_convolved(match: Match) -> Union[dict[str, Any], str]:
     root, x, w = match.root, match["x"], match["w"]
     if x.producer is None or x.producer.op not in SCORES or not _fits(w):
         return ""
-    flat = all(axis.is_flat for axis in geometry(root, x.shape[2:], w.shape[2:]))
-    if not flat or root.attrs["group"] != 1:
+    if not is_pointwise(root) or root.attrs["group"] != 1:
         return ""
     return {"x": x, "w": w, "bias": root.input(2), "turns": False}
 

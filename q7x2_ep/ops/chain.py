@@ -195,6 +195,10 @@ class Chain:
         _, nodes = _body(node)
         return [nodes[-1].output.type]
 
+    def reduces(node: Node) -> bool:
+        """Whether rows are reduced at the end."""
+        return "Reduce" in node.attrs["program"]
+
     def decompose(g: Any, *values: Value, program: str) -> Value:
         known: dict[Any, Value] = {str(i): value for i, value in enumerate(values)}
 

@@ -96,7 +96,7 @@ def _cutter(node: Node) -> Callable[[str], list[str]]:
 def _by_table(
     separates: Callable[[str], bool], other: Callable[[str], list[str]]
 ) -> Callable[[str], list[str]]:
-    """Cuts texts of ASCII at the letters that separate, which is four times as fast, and others as
+    """Cuts texts of ASCII at the letters that separate, which is three times as fast, and others as
     `other` does.
     """
     letters = [*map(chr, range(128))]

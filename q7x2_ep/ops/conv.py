@@ -35,6 +35,7 @@ from q7x2_ep.ops.window import (
     WINDOW_ATTRIBUTES,
     geometry,
     half_as_single,
+    is_pointwise,
     taps,
     window_attributes,
     window_fields,
@@ -285,7 +286,7 @@ def is_planar(node: Node, b: Any) -> bool:
         return narrow and w.shape[0] < MIN_GROUPED
     if narrow and w.shape[0] < (MIN_FILTERS if groups == 1 else lanes):
         return True
-    if not narrow and not is_pointwise(node):
+    if not leaves_as_planes(b.graph, node.output) or not (narrow or is_pointwise(node)):
         return False
     if not 0 < product(w.shape[1:]) <= b.constants["CONV_K_BLOCK"]:
         return False
@@ -293,14 +294,7 @@ def is_planar(node: Node, b: Any) -> bool:
     if narrow:
         filters = min(w.shape[0] // groups, MIN_GROUPED)
         pixels, least = node.output.shape[-1] * filters, MIN_VECTORS * lanes
-    fills = not isinstance(pixels, int) or pixels >= least
-    return fills and leaves_as_planes(b.graph, node.output)
-
-
-def is_pointwise(node: Node) -> bool:
-    """Whether windows are the pixels."""
-    x, w = node.inputs[:2]
-    return all(axis.is_flat for axis in geometry(node, x.shape[2:], w.shape[2:]))
+    return not isinstance(pixels, int) or pixels >= least
 
 
 def planes_step(node: Node, b: Any, fields: dict[str, Any], residual: Optional[Value]) -> None:

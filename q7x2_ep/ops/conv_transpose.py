@@ -40,7 +40,7 @@ from q7x2_ep.ops.window import (
     window_fields,
 )
 
-MIN_CHANNELS = 8  # side by side: fewer do not fill vectors
+MIN_DEPTHWISE = 8  # channels: fewer do not fill vectors
 MIN_GROUPED = 16  # filters of a group that is a product of its own: a step for each takes time
 
 
@@ -211,7 +211,7 @@ def transpose_steps(node: Node, b: Any, act: Activation) -> None:
             into = pixels.slice(1, i * filters, filters)
             col2im_step(b, columns, some, node.output, fields, act, into)
         return
-    if groups == channels >= MIN_CHANNELS and filters == 1 and w.const is not None:
+    if groups == channels >= MIN_DEPTHWISE and filters == 1 and w.const is not None:
         turned = np.ascontiguousarray(w.const.reshape(channels, taps).T)
         weights = b.graph.constant(turned, Type(w.dtype, turned.shape), w.name)
         image = b.channels_last(x, dense=True).channels_last()

@@ -7,6 +7,7 @@ from typing import Any
 from q7x2_ep.ir.core import Node, Value
 from q7x2_ep.ir.shape import Dim, product
 from q7x2_ep.ir.view import View, channels_last
+from q7x2_ep.ops import find
 from q7x2_ep.ops.common import COMPETING, allocate_rows, image_of
 from q7x2_ep.ops.movement import concat_axis, concat_places, whole_of
 
@@ -49,7 +50,7 @@ def leaves_as_planes(graph: Any, y: Value) -> bool:
     """Whether an image is wanted as planes: it leaves the model, or a chain reduces its lines."""
     if not y.users:
         return bool(graph.is_output(y))
-    return any(user.op == "q7::Chain" and "Reduce" in user.attrs["program"] for user in y.users)
+    return any(user.op == "q7::Chain" and find(user.op).reduces(user) for user in y.users)
 
 
 def competing_pixels(image: Value) -> int:

@@ -19,11 +19,12 @@ from q7x2_ep.ops.common import (
     require_dtype,
     where_is,
 )
+from q7x2_ep.ops.norm import widened
 
 
 def in_float(function: Callable[[np.ndarray], np.ndarray]) -> Callable[..., np.ndarray]:
     """reference from a function that numpy does not have of halves."""
-    return lambda node, x: function(x.astype(np.result_type(x, np.float32))).astype(x.dtype)
+    return lambda node, x: function(widened(x)).astype(x.dtype)
 
 
 def square_guards(node: Node) -> list[Guard]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple, Optional
@@ -83,16 +83,17 @@ class NGrams:
     def prepared(node: Node) -> Callable[[np.ndarray], np.ndarray]:
         attrs = node.attrs
         indexes, weights = attrs["indexes"], attrs["weights"]
-        numbers, levels = _levels(attrs["places"])
-        many, last = len(attrs["places"]) or 1, 1 if attrs["counts_once"] else None
+        count = max(attrs["places"].values(), default=-1) + 1
+        numbers, other, longer = _levels(attrs["places"], count)
+        most = 1 if attrs["counts_once"] else None
         width, one = int(indexes.max(initial=-1)) + 1, np.float32(1)
         least, steps = attrs["min_gram_length"], range(1, attrs["max_skip_count"] + 2)
-        longer = levels[1 : attrs["max_gram_length"]]
+        longer = longer[: attrs["max_gram_length"] - 1]
 
         def places_in(parts: np.ndarray) -> Iterator[np.ndarray]:
             """Of all n-grams in each row, -1 where the pool has none."""
             if least <= 1:
-                yield levels[0].places[parts]
+                yield np.where(parts < count, parts, -1)
             for step in steps if longer else ():
                 found = parts
                 for n, level in enumerate(longer, 2):
@@ -105,16 +106,16 @@ class NGrams:
             y = np.zeros((*x.shape[:-1], width), np.float32)
             if not x.size:
                 return y
-            parts = map(numbers.get, x.ravel().tolist(), repeat(len(numbers)))
-            grid = np.array([*parts], np.int64).reshape(-1, x.shape[-1])
+            parts = map(numbers.get, x.ravel().tolist(), repeat(other))
+            grid = _integers(parts).reshape(-1, x.shape[-1])
             places = np.concatenate([grid[:, :0], *places_in(grid)], 1)
             row, column = np.nonzero(places >= 0)
             place = places[row, column]
             times = one
-            if weights is not None or last:
-                pairs, counts = np.unique(row * many + place, return_counts=True)
-                row, place = np.divmod(pairs, many)
-                times = np.minimum(counts, last or counts).astype(np.float32)
+            if weights is not None or most:
+                pairs, counts = np.unique(row * count + place, return_counts=True)
+                row, place = np.divmod(pairs, count)
+                times = np.minimum(counts, most or counts).astype(np.float32)
                 times = times if weights is None else times * weights[place]
             np.add.at(y.reshape(-1), row * width + indexes[place], times)
             return y
@@ -148,47 +149,45 @@ class NGrams:
 
 
 class _Level(NamedTuple):
-    """What n-grams of a pool begin with, of one length: the code of each, sorted, which is the
-    number of what it is without its last part, times base, and that part's; their numbers in that
-    order, and by number the places of those that are n-grams of the pool, -1 of others and at the
-    end.
+    """What n-grams of a pool begin with, of one length. Its number is the place of its code, and
+    that is the number of what it is without its last part, times base, and that part's. places: by
+    number, of those that are n-grams of the pool, -1 of others and at the end.
     """
 
     codes: np.ndarray
-    numbers: np.ndarray
     places: np.ndarray
     base: int
 
     def find(self, codes: np.ndarray) -> np.ndarray:
         """The numbers of these codes, -1 where nothing has one."""
         at = np.searchsorted(self.codes, codes)
-        return np.where(self.codes[at] == codes, self.numbers[at], -1)
+        return np.where(self.codes[at] == codes, at, -1)
 
 
-def _levels(pool: Mapping[Any, int]) -> tuple[dict[Any, int], list[_Level]]:
-    """The numbers of all parts that n-grams have, one more than which is any other's, and the
-    levels of a pool whose places are given; in the first what has a number are the parts.
+def _levels(pool: Mapping[Any, int], count: int) -> tuple[Mapping[Any, int], int, list[_Level]]:
+    """Of a pool whose places, below count, are given: the numbers of all parts, which of n-grams
+    are their places; that of any other part; and the longer ones.
     """
-    grams = [gram if isinstance(gram, tuple) else (gram,) for gram in pool]
-    parts = {part: i for i, part in enumerate(dict.fromkeys(chain.from_iterable(grams)))}
-    base, longest = len(parts) + 1, max(map(len, grams), default=1)
-    known: list[dict[int, int]] = [{i: i for i in range(base)}, *({} for _ in range(1, longest))]
-    places: list[dict[int, int]] = [{} for _ in known]
-    for gram, place in zip(grams, pool.values()):
-        number = parts[gram[0]]
-        for n, part in enumerate(gram[1:], 1):
-            number = known[n].setdefault(number * base + parts[part], len(known[n]))
-        places[len(gram) - 1][number] = place
-    return parts, [_level(*each, base) for each in zip(known, places)]
+    longer = [gram for gram in pool if isinstance(gram, tuple)]
+    within = [part for part in dict.fromkeys(chain.from_iterable(longer)) if part not in pool]
+    numbers = {**pool, **dict(zip(within, range(count, count + len(within))))} if within else pool
+    other, last = count + len(within), np.iinfo(np.int64).max  # nothing's: a search ends at a code
+    flat = _integers(map(numbers.get, chain.from_iterable(longer)))
+    lengths, place = _integers(map(len, longer)), _integers(map(pool.get, longer))
+    first = np.cumsum(lengths) - lengths
+    number, levels = flat[first], []
+    for k in range(1, lengths.max(initial=1)):
+        is_left = lengths > k
+        first, lengths, place, number = (x[is_left] for x in (first, lengths, place, number))
+        codes, number = np.unique(number * (other + 1) + flat[first + k], return_inverse=True)
+        ends, places = lengths == k + 1, np.full(len(codes) + 1, -1)
+        places[number[ends]] = place[ends]
+        levels.append(_Level(np.append(codes, last), places, other + 1))
+    return numbers, other, levels
 
 
-def _level(known: dict[int, int], places: dict[int, int], base: int) -> _Level:
-    last = np.iinfo(np.int64).max  # nothing's: a search ends at a code
-    codes = np.array([*known, last], np.int64)
-    order = np.argsort(codes, kind="stable")
-    by_number = np.full(len(codes), -1)
-    by_number[[*places]] = [*places.values()]
-    return _Level(codes[order], order, by_number, base)
+def _integers(numbers: Iterable[Any]) -> np.ndarray:
+    return np.array([*numbers], np.int64)
 
 
 @op("StringNormalizer")

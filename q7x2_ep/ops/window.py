@@ -101,6 +101,12 @@ def geometry(node: Node, sizes: Sequence[Dim], kernel: Sequence[Dim]) -> list[Ax
     return found
 
 
+def is_pointwise(node: Node) -> bool:
+    """Whether the windows of a convolution are the pixels."""
+    x, w = node.inputs[:2]
+    return all(axis.is_flat for axis in geometry(node, x.shape[2:], w.shape[2:]))
+
+
 @lru_cache(maxsize=1 << 10)
 def _axis(
     size: Dim,
