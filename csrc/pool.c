@@ -66,7 +66,7 @@ typedef struct {
     q7_task fn;
     void *arg;
     int64_t inline_until_ns; /* the caller's: no regions before */
-    atomic_int caller_sleeps;
+    atomic_uint_least64_t caller_sleeps;
     pthread_cond_t done;
     seat seats[MAX_WORKERS + 1];
 } crew;
@@ -100,6 +100,13 @@ static inline void pause_cpu(void) {
 #elif defined(__aarch64__)
     __asm__ volatile("yield");
 #endif
+}
+
+/* For two threads that each store, then look at what the other stores: one of them must see the other. An
+ * exchange (on x86 as good as a store), as emulators let a look pass a mere store: under qemu 7.2, AArch64
+ * on x86, callers slept for good. */
+static inline void store_and_look(atomic_uint_least64_t *to, uint64_t value) {
+    (void)atomic_exchange(to, value);
 }
 
 /* Whether there is time for a pause, the i-th, and the pause; end_ns is set by the first look. */
@@ -205,7 +212,7 @@ static crew *await_region(int64_t worker, uint64_t seen, bool patient, uint64_t 
 
 /* Returns whether the core is the caller's, which wants it. */
 static bool leave_region(crew *c, int64_t worker) {
-    atomic_store(&pool.inside[worker].state, 0);
+    store_and_look(&pool.inside[worker].state, 0);
     if (!atomic_load(&c->caller_sleeps)) return false;
     pthread_mutex_lock(&pool.sleep);
     const bool fetched = q7_let_go(&pool.all[worker]);
@@ -223,7 +230,7 @@ static void *work_forever(void *number) {
     q7_as_process();
     for (bool fetched = false;;) {
         crew *c = await_region(worker, state, !fetched, &state);
-        atomic_store(&pool.inside[worker].state, state);
+        store_and_look(&pool.inside[worker].state, state);
         if (atomic_load(&c->state) == state)
             (void)work(c, thread_of(state, worker), threads_of(state));
         fetched = leave_region(c, worker);
@@ -336,7 +343,7 @@ static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void
                               run_of(tasks * i / threads, tasks * (i + 1) / threads),
                               memory_order_relaxed);
     }
-    atomic_store(&c->state, state);
+    store_and_look(&c->state, state);
     if (atomic_load(&pool.sleepers) > 0) wake(state);
 }
 
@@ -360,12 +367,12 @@ static bool is_held_up(uint64_t state, int64_t thread) {
 }
 
 static void close_region(crew *c, uint64_t state) {
-    atomic_store(&c->state, state | CLOSED);
+    store_and_look(&c->state, state | CLOSED);
     for (int64_t thread = 1; thread < threads_of(state); thread++) {
         const bool held_up = is_busy(state, thread) && is_held_up(state, thread);
         if (!is_busy(state, thread)) continue;
         pthread_mutex_lock(&pool.sleep);
-        atomic_store(&c->caller_sleeps, 1);
+        store_and_look(&c->caller_sleeps, 1);
         /* Whoever is inside now takes the lock when he leaves. */
         if (held_up && is_busy(state, thread)) q7_fetch(&pool.all[worker_of(state, thread)]);
         while (is_busy(state, thread)) pthread_cond_wait(&c->done, &pool.sleep);
