@@ -8,7 +8,7 @@
 #include "attention_product.h"
 #include "math.h"
 
-void Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
+bool Q7_KERNEL(attention_rows)(const q7_attention_tile *t);
 
 enum { PANELS = Q7_ATTENTION_QUERIES / Q7_W };
 
@@ -24,8 +24,10 @@ typedef struct workspace {
     effect mask;                     /* of the block, where all queries share them */
     float max[Q7_ATTENTION_QUERIES]; /* an integer, less than 1 below the largest score so far */
     float sum[Q7_ATTENTION_QUERIES]; /* of 2^(score - max) */
+    float watched[Q7_W];             /* outputs */
     bool begun[PANELS];              /* o holds something */
     bool passed[PANELS];             /* over a block that the mask hides */
+    bool again[PANELS];              /* passes over none */
     bool complete[PANELS];           /* its queries are written */
     wanted soon[2]; /* values of the next block; queries of the next panel, or outputs */
 } workspace;
@@ -219,7 +221,7 @@ static void multiply_scores(const q7_attention_tile *t, workspace *w, panel p, c
 /* The sums of a panel's queries = [these * rescale +] st (n, width) by the values of keys
  * [first, first + n), at v; or, where they are `complete`, o = these / sum. Keys that none of a tile's
  * queries may see are left out. */
-static void multiply_values(const q7_attention_tile *t, const workspace *w, panel p, const float *v,
+static void multiply_values(const q7_attention_tile *t, workspace *w, panel p, const float *v,
                             int64_t first, int64_t n, const float *rescale, bool complete) {
     const int64_t all = q7_ceil_div(t->Dv, Q7_W), groups = q7_ceil_div(all, WIDE);
     float by[VECTORS * Q7_W];
@@ -238,7 +240,8 @@ static void multiply_values(const q7_attention_tile *t, const workspace *w, pane
                           .y = complete ? t->o + p.query * t->o_stride + at * Q7_W : NULL,
                           .y_stride = t->o_stride,
                           .total = w->sum + p.query,
-                          .by = by};
+                          .by = by,
+                          .watched = w->watched};
         for (int64_t i = 0, rows; i < p.queries; i += rows) {
             rows = rows_of_tile(p.queries - i, SUMS / vectors);
             values.k = q7_min(n, end_key(t, p.query + i + rows - 1) - first);
@@ -247,16 +250,14 @@ static void multiply_values(const q7_attention_tile *t, const workspace *w, pane
     }
 }
 
-/* The keys of the block from `block` for one panel of queries. `hidden`: whether it is those that the
- * mask hides whose turn it is. */
-static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_t block,
-                       bool hidden) {
+/* The keys of the block from `block` for one panel of queries. */
+static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_t block) {
     const int64_t first = q7_max(block, first_key(t, p.query));
     const int64_t end = end_key(t, p.query + p.queries - 1), n = q7_min(block + KEYS, end) - first;
     if (n <= 0) return;
     const effect masked =
         t->mask.q_stride ? effect_of(&t->mask, t->fill, p.query, p.queries, first, n) : w->mask;
-    if ((masked == HIDES) != hidden) {
+    if (masked == HIDES && !w->again[p.at]) {
         w->passed[p.at] = true;
         return;
     }
@@ -276,7 +277,7 @@ static void panel_step(const q7_attention_tile *t, workspace *w, panel p, int64_
 
 /* The queries of a panel: o = sums / their sum, which is 0 when every key was masked by -inf, and NaN when
  * a score was, or was +inf. */
-static void finish_panel(const q7_attention_tile *t, const workspace *w, panel p) {
+static void finish_panel(const q7_attention_tile *t, workspace *w, panel p) {
     float ones[VECTORS * Q7_W];
     for (int64_t i = 0; i < p.width; i++) ones[i] = 1.0f;
     if (!w->complete[p.at])
@@ -316,67 +317,80 @@ static void want_block(const q7_attention_tile *t, workspace *w, int64_t block, 
     w->soon[0] = (wanted){t->v + first * t->v_stride, t->v_stride, rows, t->Dv, 0};
 }
 
-/* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
- * which a query has seen nothing else. */
-static void each_block(const q7_attention_tile *t, workspace *w, bool hidden) {
+/* All blocks of keys, but those that the mask hides, for all panels, or these as well for those that
+ * go `again`. */
+static void each_block(const q7_attention_tile *t, workspace *w, bool again) {
     const int64_t panels = panel_count(t), limit = end_key(t, t->queries - 1);
     const int64_t begin = first_key(t, 0) / KEYS * KEYS;
     for (int64_t block = begin; block < limit; block += KEYS) {
         const int64_t n = q7_min(KEYS, t->keys - block);
         if (t->mask.at && !t->mask.q_stride) {
             w->mask = effect_of(&t->mask, t->fill, 0, 1, block, n);
-            if (w->mask == SOMETHING || hidden) mask_row(&t->mask, 0, block, n, w->key_mask);
+            if (w->mask == SOMETHING || again) mask_row(&t->mask, 0, block, n, w->key_mask);
         }
         use_block(t, w, block);
         if (t->bias.at && !t->bias.q_stride) mask_row(&t->bias, 0, block, n, w->key_bias);
         for (int64_t i = 0; i < panels; i++) {
             const panel p = panel_at(t, i);
             want_block(t, w, block + KEYS, i, panels, limit);
-            if (!hidden && block + KEYS >= limit)
+            if (!again && block + KEYS >= limit)
                 w->soon[1] =
                     (wanted){t->o + p.query * t->o_stride, t->o_stride, p.queries, t->Dv, 0};
-            if (!hidden && block == begin) {
+            if (!again && block == begin) {
                 const panel next = panel_at(t, i + 1);
                 pack_queries(t, p, w->qt + p.query * t->D);
                 if (i + 1 < panels)
                     w->soon[1] = (wanted){t->q + next.query * t->q_stride, t->q_stride,
                                           next.queries, t->D, 0};
             }
-            if (!hidden || (w->passed[i] && !all_saw(p, w->max + p.query)))
-                panel_step(t, w, p, block, hidden);
+            if (!again || w->again[i]) panel_step(t, w, p, block);
         }
     }
 }
 
-/* All queries of the tile, the transposed, blocked way. */
-static void blocked(const q7_attention_tile *t) {
-    const int64_t panels = panel_count(t), lanes = q7_ceil_div(t->queries, Q7_W) * Q7_W;
+/* Nothing seen yet. */
+static void start_panel(const q7_attention_tile *t, workspace *w, panel p) {
     const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
+    for (int64_t i = p.query; i < p.query + p.width; i++) {
+        w->max[i] = floorf(sink);
+        w->sum[i] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
+    }
+    w->begun[p.at] = w->passed[p.at] = w->complete[p.at] = false;
+}
+
+/* Panels of which a query has seen nothing but what the mask hides take all keys in order, so that its
+ * sums are those that it has beside any others: to these a hidden key adds 0. Returns whether there are any. */
+static bool start_again(const q7_attention_tile *t, workspace *w) {
+    bool any = false;
+    for (int64_t i = 0; i < panel_count(t); i++) {
+        const panel p = panel_at(t, i);
+        w->again[i] = w->passed[i] && !all_saw(p, w->max + p.query);
+        if (w->again[i]) start_panel(t, w, p), any = true;
+    }
+    return any;
+}
+
+/* All queries of the tile, the transposed, blocked way. */
+static bool blocked(const q7_attention_tile *t) {
+    const int64_t panels = panel_count(t), lanes = q7_ceil_div(t->queries, Q7_W) * Q7_W;
     const int64_t keys = q7_attention_keys(t->all_keys);
     workspace w; /* 6 KB, most of which only masks use */
     w.vp = t->work + 2 * Q7_ATTENTION_KEPT;
     w.qt = w.vp + t->kept * keys * t->Dv;
     w.o = w.qt + lanes * t->D;
     w.st = w.o + lanes * q7_ceil_div(t->Dv, Q7_W) * Q7_W;
-    for (int64_t i = 0; i < lanes; i++) {
-        w.max[i] = floorf(sink);
-        w.sum[i] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
-    }
-    memset(w.begun, 0, sizeof w.begun);
-    memset(w.passed, 0, sizeof w.passed);
-    memset(w.complete, 0, sizeof w.complete);
+    for (int64_t i = 0; i < panels; i++) start_panel(t, &w, panel_at(t, i));
+    memset(w.again, 0, sizeof w.again);
+    memset(w.watched, 0, sizeof w.watched);
     memset(w.soon, 0, sizeof w.soon);
     w.mask = NOTHING;
-    bool passed = false;
     each_block(t, &w, false);
-    for (int64_t i = 0; i < panels; i++) passed = passed || w.passed[i];
-    if (passed) each_block(t, &w, true);
+    if (start_again(t, &w)) each_block(t, &w, true);
     for (int64_t i = 0; i < panels; i++) finish_panel(t, &w, panel_at(t, i));
+    return saw_finite(w.watched);
 }
 
-void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->heads > 1 || t->all_queries <= Q7_ATTENTION_FEW)
-        Q7_KERNEL(attention_rows)(t);
-    else
-        blocked(t);
+bool Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
+    const bool few = t->heads > 1 || t->all_queries <= Q7_ATTENTION_FEW;
+    return few ? Q7_KERNEL(attention_rows)(t) : blocked(t);
 }

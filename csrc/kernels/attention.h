@@ -10,8 +10,9 @@
  *     P^T = 2^(log2(e) * scale * S^T - max), max being an integer: rescaling is exact
  *     O (panel, Dv) = O * 2^(old max - max) + P (panel, keys: P^T read by columns) @ V (keys, Dv)
  *
- * A block that the mask hides from a panel waits until the others are done: it counts only where a
- * query has seen nothing else. What a query gets does not depend on those beside it. Few queries go
+ * A block that the mask hides from a panel is left out; where a query has seen nothing else, its panel
+ * takes all of them again. What a query gets does not depend on those beside it, unless keys or values
+ * that they see and it does not are NaN or infinite: ops/attention.c asks for it alone then. Few queries go
  * by dot products instead, with all heads that share keys: attention_rows.c. AMX: amx/attention.c.
  *
  * Any strides and alignment; o does not overlap the inputs. All in f32. bias and mask (elements,
@@ -20,7 +21,8 @@
  * as -inf and blocks of them are not computed. sinks: the score of one more key per head, which every
  * query sees and whose v is 0; -inf: there is none. A row whose scores are all -inf gives NaN, or 0 with
  * zero_masked_rows; a row with a NaN or +inf score gives NaN, or 0 with zero_nan_rows. work: of the
- * thread, as much as q7x2_ep/ops/attention.py says. */
+ * thread, as much as q7x2_ep/ops/attention.py says. Returns whether all that was written is finite; may be
+ * false where rows are 0 for want of keys. */
 #ifndef Q7_KERNELS_ATTENTION_H
 #define Q7_KERNELS_ATTENTION_H
 #include "../abi.h"
@@ -80,5 +82,5 @@ static inline int64_t q7_attention_tag(const q7_attention_tile *t, int64_t key) 
     return t->kv_head * INT64_C(0x100000000) + key / Q7_ATTENTION_KEYS;
 }
 
-typedef void (*q7_attention_kernel)(const q7_attention_tile *tile);
+typedef bool (*q7_attention_kernel)(const q7_attention_tile *tile);
 #endif

@@ -27,6 +27,15 @@ static inline int64_t end_key(const q7_attention_tile *t, int64_t i) {
     return q7_max(0, q7_min(t->keys, t->end + i));
 }
 
+/* Products by 0 of what is written are added up here (a vector): 0, unless one was not finite. */
+Q7_INLINE void watch(float *watched, q7_f32 x) {
+    q7_store(watched, q7_fma(x, q7_set1(0.0f), q7_load(watched)));
+}
+
+static inline bool saw_finite(const float *watched) {
+    return !q7_any(q7_unordered(q7_load(watched)));
+}
+
 /* Queries are multiplied by the sign of the scale, so that the largest product is the largest score. */
 static inline float sign_of(float scale) {
     return scale > 0.0f ? 1.0f : scale < 0.0f ? -1.0f : 0.0f;

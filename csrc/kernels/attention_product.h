@@ -46,6 +46,7 @@ typedef struct product {
     const float *factor; /* NULL: c holds nothing */
     float *y;            /* where c / total goes in place of c, with by = 1 / total; or NULL */
     const float *total, *by;
+    float *watched; /* what y becomes */
 } product;
 
 Q7_INLINE void prefetch_line(wanted *w) {
@@ -133,15 +134,18 @@ Q7_INLINE void values_tile(const product *p, int64_t row, const int rows, const 
             q7_store(c + i / vectors * c_stride + i % vectors * Q7_W, sum[i]);
         return;
     }
+    q7_f32 zeros = q7_set1(0.0f);
     Q7_UNROLL
     for (int i = 0; i < rows * vectors; i++) {
         float *to = y + i / vectors * y_stride + i % vectors * Q7_W;
         const q7_f32 x = quotient(sum[i], q7_set1(total[i / vectors]), q7_set1(by[i / vectors]));
+        zeros = q7_fma(x, q7_set1(0.0f), zeros);
         if (i % vectors + 1 < vectors)
             q7_store(to, x);
         else
             q7_store_part(to, x, last);
     }
+    q7_store(p->watched, q7_add(zeros, q7_load(p->watched)));
 }
 
 /* clang-format off */

@@ -115,7 +115,7 @@ static bool is_hidden(const q7_attention_tile *t, const row *rows, int64_t count
     return true;
 }
 
-/* All blocks of keys but those that the mask hides, or these alone. Returns whether there are any
+/* All blocks of keys but those that the mask hides, or these as well. Returns whether there are any
  * that were left out. */
 static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, bool hidden) {
     int64_t begin = t->keys, end = 0;
@@ -124,7 +124,7 @@ static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, boo
         begin = q7_min(begin, rows[i].begin), end = q7_max(end, rows[i].end);
     for (int64_t first = begin, n; first < end; first += n) {
         n = q7_min(end, (first / FEW_KEYS + 1) * FEW_KEYS) - first;
-        if (is_hidden(t, rows, count, first, n) == hidden)
+        if (hidden || !is_hidden(t, rows, count, first, n))
             block_step(t, rows, count, first, n);
         else
             passed = true;
@@ -133,18 +133,20 @@ static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, boo
 }
 
 /* o = sums / sum (Dv). */
-static void finish_row(const q7_attention_tile *t, const float *sums, float sum, float *o) {
+static void finish_row(const q7_attention_tile *t, const float *sums, float sum, float *o,
+                       float *watched) {
     const bool masked = sum == 0.0f && t->zero_masked_rows,
                unordered = sum != sum && t->zero_nan_rows;
     const q7_f32 by = q7_set1(1.0f / sum);
     for (int64_t d = 0; d < t->Dv; d += Q7_W) {
-        const q7_f32 x = q7_load_part(sums + d, t->Dv - d);
-        q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : q7_mul(x, by), t->Dv - d);
+        const q7_f32 x = q7_mul(q7_load_part(sums + d, t->Dv - d), by);
+        watch(watched, x);
+        q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : x, t->Dv - d);
     }
 }
 
 /* The parts of row i become one: maxima are integers, so that each is scaled exactly. */
-static void join_row(const q7_attention_tile *t, int64_t i) {
+static void join_row(const q7_attention_tile *t, int64_t i, float *watched) {
     const int64_t Dv = t->Dv;
     float max = -INFINITY, sum = 0.0f, *first = partial_of(t, i, 0);
     for (int64_t j = 0; j < t->n_parts; j++) max = fmaxf(max, partial_of(t, i, j)[Dv]);
@@ -159,26 +161,33 @@ static void join_row(const q7_attention_tile *t, int64_t i) {
             q7_store_part(first + d, q7_add(so_far, x), Dv - d);
         }
     }
-    finish_row(t, first, sum, output_of(t, i));
+    finish_row(t, first, sum, output_of(t, i), watched);
 }
 
-void Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
+bool Q7_KERNEL(attention_rows)(const q7_attention_tile *t) {
     const int64_t count = t->heads * t->queries;
+    float watched[Q7_W] = {0};
     if (t->part == t->n_parts) {
-        for (int64_t i = 0; i < count; i++) join_row(t, i);
-        return;
+        for (int64_t i = 0; i < count; i++) join_row(t, i, watched);
+        return saw_finite(watched);
     }
     row rows[MOST];
     for (int64_t i = 0; i < count; i++) start_row(t, i, rows + i);
     bool saw = true;
     const bool passed = each_block(t, rows, count, false);
     for (int64_t i = 0; i < count; i++) saw = saw && rows[i].max > LOW / 10;
-    if (passed && !saw) each_block(t, rows, count, true);
+    if (passed && !saw) { /* in order, as in attention.c */
+        for (int64_t i = 0; i < count; i++) start_row(t, i, rows + i);
+        each_block(t, rows, count, true);
+    }
     for (int64_t i = 0; i < count; i++) {
         row *r = rows + i;
-        if (t->n_parts > 1)
-            r->o[t->Dv] = r->max, r->o[t->Dv + 1] = r->sum;
-        else
-            finish_row(t, r->o, r->sum, r->o);
+        if (t->n_parts == 1) {
+            finish_row(t, r->o, r->sum, r->o, watched);
+            continue;
+        }
+        r->o[t->Dv] = r->max, r->o[t->Dv + 1] = r->sum;
+        for (int64_t d = 0; d < t->Dv; d += Q7_W) watch(watched, q7_load_part(r->o + d, t->Dv - d));
     }
+    return saw_finite(watched);
 }

@@ -7,6 +7,7 @@
  * there are tasks for all threads; partial: Dv + 2 floats for each head, query and part. */
 #include "../kernels/attention.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "loops.h"
@@ -30,6 +31,62 @@ static int64_t clamp(int64_t x, int64_t low, int64_t high) { return q7_max(low, 
 static float *work_of(const attention_job *job, int64_t thread) {
     const q7_attention_args *args = job->args;
     return q7_room_of(job->call, args->work, args->work_floats * 4, thread);
+}
+
+/* Whether all of x (n) are numbers. */
+static bool is_finite(const float *x, int64_t n) {
+    uint32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        most = (bits & 0x7f800000) > most ? bits & 0x7f800000 : most;
+    }
+    return most < 0x7f800000;
+}
+
+/* Whether a mask hides all keys from the only query of a tile by -inf: its result is NaN, or 0. */
+static bool is_blind(const q7_attention_tile *t) {
+    const q7_attention_mask *mask = &t->mask;
+    const int64_t first = clamp(t->begin, 0, t->keys), end = clamp(t->end, first, t->keys);
+    if (!mask->at) return first == end;
+    for (int64_t key = first; key < end; key++) {
+        const int64_t at = key * mask->k_stride;
+        if (mask->dtype == Q7_BOOL ? t->fill != -INFINITY || ((const uint8_t *)mask->at)[at]
+                                   : ((const float *)mask->at)[at] != -INFINITY)
+            return false;
+    }
+    return true;
+}
+
+/* Of a query by itself. */
+static q7_attention_tile row_of(const q7_attention_tile *t, int64_t head, int64_t query) {
+    q7_attention_tile row = *t;
+    row.heads = row.queries = 1;
+    row.q += head * t->q_h_stride + query * t->q_stride;
+    row.o += head * t->o_h_stride + query * t->o_stride;
+    row.mask = q7_attention_mask_of(&t->mask, head, query);
+    row.bias = q7_attention_mask_of(&t->bias, head, query);
+    row.begin += query;
+    row.end += query;
+    if (t->sinks) row.sinks += head;
+    if (t->partial) row.partial += (head * t->queries + query) * t->n_parts * (t->Dv + 2);
+    return row;
+}
+
+/* NaN and infinities among keys and values that one query does not see reach it where it shares a panel with
+ * another that does: what is not finite is computed again, of each query by itself. */
+static void run_tile(const attention_job *job, q7_attention_tile *t) {
+    const bool zero_nan_rows = t->zero_nan_rows, is_part = t->n_parts > 1;
+    const bool is_shared = t->heads * t->queries > 1 && t->part < t->n_parts;
+    t->zero_nan_rows = zero_nan_rows && !is_shared;
+    if (job->kernel(t) || !is_shared) return;
+    for (int64_t head = 0; head < t->heads; head++)
+        for (int64_t query = 0; query < t->queries; query++) {
+            q7_attention_tile row = row_of(t, head, query);
+            row.zero_nan_rows = zero_nan_rows;
+            const float *sums = is_part ? row.partial + t->part * (t->Dv + 2) : row.o;
+            if (!is_finite(sums, t->Dv) && (zero_nan_rows || !is_blind(&row))) job->kernel(&row);
+        }
 }
 
 static void attention_task(void *arg, int64_t task, int64_t thread) {
@@ -97,7 +154,7 @@ static void attention_task(void *arg, int64_t task, int64_t thread) {
     if (args->partial)
         tile.partial =
             (float *)args->partial + (b * args->H + h) * args->Sq * job->n_parts * (args->Dv + 2);
-    job->kernel(&tile);
+    run_tile(job, &tile);
 }
 
 /* Tasks for the threads there are: what a query gets does not depend on them. Fewer, larger ones

@@ -273,11 +273,11 @@ def test_masked_out_rows(kernel, Sq):
     everywhere = np.ones((1, 1, Sq, 200), np.float32)
     for zero in (0, 1):
         for mask in (everywhere * -np.inf, everywhere * LOWEST):
-            check(kernel, q, k, v, mask, zero=zero, threads=(1,))
+            check(kernel, q, k, v, mask, zero=zero)
             mask[..., 1:, 150:] = 0  # one row of all; the others see nothing but the last keys
-            check(kernel, q, k, v, mask, zero=zero, threads=(1,))
-        check(kernel, q, k, v, np.zeros((1, 1, Sq, 200), np.bool_), zero=zero, threads=(1,))
-        check(kernel, q, k[:, :, : Sq // 2], v[:, :, : Sq // 2], causal=1, zero=zero, threads=(1,))
+            check(kernel, q, k, v, mask, zero=zero)
+        check(kernel, q, k, v, np.zeros((1, 1, Sq, 200), np.bool_), zero=zero)
+        check(kernel, q, k[:, :, : Sq // 2], v[:, :, : Sq // 2], causal=1, zero=zero)
 
 
 @ROWS
@@ -301,7 +301,7 @@ def test_nan_in_a_mask(kernel, Sq):
     mask = np.zeros((1, 1, Sq, 200), np.float32)
     mask[..., 120:] = -np.inf
     mask[..., 1, 150] = np.nan
-    check(kernel, *operands(Sq=Sq, Skv=200), mask, threads=(1,))
+    check(kernel, *operands(Sq=Sq, Skv=200), mask)
 
 
 @ROWS
@@ -459,6 +459,44 @@ def test_a_value_that_is_not_finite(kernel, spoiled):
     np.testing.assert_array_equal(y[0, 1, :, 3], np.full(70, spoiled))
     y[0, 1, :, 3] = clean[0, 1, :, 3]
     np.testing.assert_allclose(y, clean, rtol=0, atol=limit)
+
+
+@ROWS
+@pytest.mark.parametrize("Sq, Hkv", [(2, 2), (300, 2)])
+def test_queries_that_see_nothing_beside_others_that_do(kernel, Sq, Hkv):
+    """A query has the same bits, and sums of keys in the same order, in whatever company."""
+    q, k, v = operands(H=4, Hkv=Hkv, Sq=Sq, Skv=700, D=8)
+    for seed in range(3):
+        hidden = np.random.default_rng(seed).random((1, 4, Sq, 6)) < 0.5
+        hidden[:, :, ::3] = True
+        hidden[..., Sq // 4 : Sq // 2, 1:3] = True
+        mask = np.where(np.repeat(hidden, 128, 3)[..., :700], LOWEST, 0).astype(np.float32)
+        check(kernel, q, k, v, mask)
+
+
+@ROWS
+@pytest.mark.parametrize("spoiled", [np.nan, np.inf])
+@pytest.mark.parametrize("Sq, Skv", [(3, 600), (150, 170), (300, 400)])
+def test_what_is_not_finite_reaches_whom_it_is_seen_by(kernel, Sq, Skv, spoiled):
+    """Neither those beside them, nor others for another number of threads."""
+    q, k, v = operands(H=6, Hkv=3, Sq=Sq, Skv=Skv, D=20)
+    scoring, window = Scoring(0.25), {"offset": Skv - Sq, "window": (-1, 0)}
+    clean = attention(kernel, q, k, v, scoring=scoring, **window)
+    at = Skv - Sq // 2 - 1
+    seen = np.arange(Sq) + Skv - Sq >= at
+    for spoils in ("v", "k"):
+        x = {"k": k.copy(), "v": v.copy()}
+        x[spoils][0, 1, at, 3] = spoiled
+        for zero in (0, 2):
+            y = attention(kernel, q, **x, scoring=scoring._replace(zero=zero), **window)
+            assert y[0, :, ~seen].tobytes() == clean[0, :, ~seen].tobytes()
+            assert y[0, [0, 1, 4, 5]].tobytes() == clean[0, [0, 1, 4, 5]].tobytes()
+            if spoils == "v":
+                assert not np.isfinite(y[0, 2:4, seen, 3]).any()
+        mask = np.zeros((1, 1, Sq, Skv), np.float32)
+        mask[..., at - 9 : at + 9] = -np.inf
+        mask[..., Sq // 3 :, :] = 0
+        attention(kernel, q, **x, mask=mask, scoring=scoring, threads=(1, 2, 3, 5, 8))
 
 
 @ROWS

@@ -26,7 +26,7 @@ enum {
     PANELS = Q7_ATTENTION_QUERIES / ROWS,
 };
 
-void q7_attention_f32_avx512(const q7_attention_tile *t);
+bool q7_attention_f32_avx512(const q7_attention_tile *t);
 
 /* Rows to fetch. */
 typedef struct far_rows {
@@ -45,6 +45,7 @@ typedef struct workspace {
     bool cut[PANELS];       /* queries */
     bool begun[PANELS];
     bool passed[PANELS]; /* over a block that the mask hides */
+    bool again[PANELS];  /* passes over none */
     effect mask;         /* of the block, where all queries share it */
     stage *now, *before; /* stages two and three, or NULL */
     softening soft;      /* of `now` */
@@ -251,9 +252,8 @@ static bool all_saw(const q7_attention_tile *t, int64_t panel) {
     return true;
 }
 
-/* The keys of the block from `key` for a panel. `hidden`: whether it is those that the mask hides
- * whose turn it is. */
-static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
+/* The keys of the block from `key` for a panel. */
+static void panel_step(workspace *w, int64_t panel, int64_t key) {
     const q7_attention_tile *t = w->t;
     const int64_t query = panel * ROWS, rows = panel_rows(t, panel);
     const int64_t first = q7_max(0, first_key(t, query) - key) / STEP;
@@ -262,7 +262,7 @@ static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
     const effect masked = t->mask.q_stride ? effect_of(&t->mask, t->fill, query, rows,
                                                        key + first * STEP, end - first * STEP)
                                            : w->mask;
-    if ((masked == HIDES) != hidden) {
+    if (masked == HIDES && !w->again[panel]) {
         w->passed[panel] = true;
         return;
     }
@@ -285,9 +285,9 @@ static void panel_step(workspace *w, int64_t panel, int64_t key, bool hidden) {
     advance(w, x, masked);
 }
 
-/* All panels and all blocks of keys, but those that the mask hides, or these alone for panels of
- * which a query has seen nothing else. */
-static void each_block(workspace *w, bool hidden) {
+/* All blocks of keys, but those that the mask hides, for all panels, or these as well for those that
+ * go `again`. */
+static void each_block(workspace *w, bool again) {
     const q7_attention_tile *t = w->t;
     const int64_t panels = q7_ceil_div(t->queries, ROWS), limit = end_key(t, t->queries - 1);
     for (int64_t key = first_key(t, 0) / KEYS * KEYS; key < limit; key += KEYS) {
@@ -298,7 +298,7 @@ static void each_block(workspace *w, bool hidden) {
         w->keys = rows_from(t->k, t->k_stride, t->D, after, n);
         w->values = rows_from(t->v, t->v_stride, t->Dv, after, n);
         for (int64_t i = 0; i < panels; i++)
-            if (!hidden || (w->passed[i] && !all_saw(t, i))) panel_step(w, i, key, hidden);
+            if (!again || w->again[i]) panel_step(w, i, key);
     }
     advance(w, NULL, NOTHING);
     advance(w, NULL, NOTHING);
@@ -306,8 +306,9 @@ static void each_block(workspace *w, bool hidden) {
 
 /* o of all queries = sums / total, which is 0 when every key was masked by -inf, and NaN when a score
  * was, or was +inf. */
-static void finish(const workspace *w) {
+static bool finish(const workspace *w) {
     const q7_attention_tile *t = w->t;
+    float watched[Q7_W] = {0};
     for (int64_t i = 0; i < t->queries; i++) {
         const float sum = q7_hsum(q7_load(room.sum[i]));
         const bool masked = sum == 0.0f && t->zero_masked_rows,
@@ -318,9 +319,11 @@ static void finish(const workspace *w) {
         for (int64_t d = 0; d < t->Dv; d += Q7_W) {
             const q7_f32 x =
                 quotient(begun ? q7_load(sums_of(w, i) + d) : q7_set1(0.0f), total, by);
+            watch(watched, x);
             q7_store_part(o + d, masked || unordered ? q7_set1(0.0f) : x, t->Dv - d);
         }
     }
+    return saw_finite(watched);
 }
 
 static workspace workspace_of(const q7_attention_tile *t) {
@@ -337,25 +340,40 @@ static workspace workspace_of(const q7_attention_tile *t) {
     return w;
 }
 
-void Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
-    if (t->kept == 0 || t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
-        q7_attention_tile in_place = *t;
-        in_place.kept = 0;
-        q7_attention_f32_avx512(&in_place);
-        return;
-    }
-    workspace w = workspace_of(t);
+/* Nothing seen yet. */
+static void start_panel(workspace *w, int64_t panel) {
+    const q7_attention_tile *t = w->t;
     const float sink = t->sinks ? t->sinks[0] * LOG2_E : -INFINITY;
-    for (int64_t i = 0; i < t->queries; i++) {
+    for (int64_t i = panel * ROWS; i < panel * ROWS + panel_rows(t, panel); i++) {
         q7_store(room.sum[i], q7_set1(0.0f));
         room.max[i] = floorf(sink);
         room.sum[i][0] = sink == -INFINITY ? 0.0f : exp2f(sink - floorf(sink));
     }
+    w->begun[panel] = w->passed[panel] = false;
+}
+
+/* Panels of which a query has seen nothing but what the mask hides take all keys in order, as in
+ * kernels/attention.c. Returns whether there are any. */
+static bool start_again(workspace *w) {
+    bool any = false;
+    for (int64_t i = 0; i < q7_ceil_div(w->t->queries, ROWS); i++) {
+        w->again[i] = w->passed[i] && !all_saw(w->t, i);
+        if (w->again[i]) start_panel(w, i), any = true;
+    }
+    return any;
+}
+
+bool Q7_KERNEL(attention_f32)(const q7_attention_tile *t) {
+    if (t->kept == 0 || t->heads > 1 || t->all_queries <= FEW || !(fabsf(t->scale) <= LARGE)) {
+        q7_attention_tile in_place = *t;
+        in_place.kept = 0;
+        return q7_attention_f32_avx512(&in_place);
+    }
+    workspace w = workspace_of(t);
+    for (int64_t i = 0; i < q7_ceil_div(t->queries, ROWS); i++) start_panel(&w, i);
     q7_tiles_configure(16, 16);
-    bool passed = false;
     each_block(&w, false);
-    for (int64_t i = 0; i < PANELS; i++) passed = passed || w.passed[i];
-    if (passed) each_block(&w, true);
+    if (start_again(&w)) each_block(&w, true);
     _tile_release();
-    finish(&w);
+    return finish(&w);
 }
