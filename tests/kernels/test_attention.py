@@ -483,13 +483,14 @@ def test_what_is_not_finite_reaches_whom_it_is_seen_by(kernel, Sq, Skv, spoiled)
     scoring, window = Scoring(0.25), {"offset": Skv - Sq, "window": (-1, 0)}
     clean = attention(kernel, q, k, v, scoring=scoring, **window)
     at = Skv - Sq // 2 - 1
+    limit = between_kernels(v)  # values that its tiles cannot hold amx multiplies as floats
     seen = np.arange(Sq) + Skv - Sq >= at
     for spoils in ("v", "k"):
         x = {"k": k.copy(), "v": v.copy()}
         x[spoils][0, 1, at, 3] = spoiled
         for zero in (0, 2):
             y = attention(kernel, q, **x, scoring=scoring._replace(zero=zero), **window)
-            assert y[0, :, ~seen].tobytes() == clean[0, :, ~seen].tobytes()
+            np.testing.assert_allclose(y[0, :, ~seen], clean[0, :, ~seen], rtol=0, atol=limit)
             assert y[0, [0, 1, 4, 5]].tobytes() == clean[0, [0, 1, 4, 5]].tobytes()
             if spoils == "v":
                 assert not np.isfinite(y[0, 2:4, seen, 3]).any()
