@@ -74,6 +74,7 @@ FAMILIES = {
         "HyperConnectionPreMix HyperConnectionPostMix EngramGate LinearAttentionGate "
         "CausalConvWithState MRotaryEmbedding"
     ),
+    "contrib_generation": "com.microsoft:: GreedySearch BeamSearch Sampling",
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
     "contrib_linear": (
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "
