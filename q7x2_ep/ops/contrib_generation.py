@@ -154,6 +154,7 @@ class GreedySearch:
     )
     attributes = {**TOKENS, "model_type": 0, **GRAPHS}
     choices = {"model_type": (0,)}
+    named_graphs = True
 
     def infer(node: Node) -> list[Type]:
         _check(node)
@@ -191,6 +192,7 @@ class Sampling:
         **GRAPHS,
     }
     choices = {"model_type": (0,)}
+    named_graphs = True
 
     def infer(node: Node) -> list[Type]:
         _check(node)
@@ -238,6 +240,7 @@ class BeamSearchOp:
     )
     attributes = {**TOKENS, "early_stopping": 0, "model_type": 0, **GRAPHS}
     choices = {"model_type": (0, 1)}
+    named_graphs = True
 
     def infer(node: Node) -> list[Type]:
         _check(node)

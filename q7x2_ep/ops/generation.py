@@ -16,7 +16,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, ShapeError, UnsupportedOp
 from q7x2_ep.ir.core import Graph, Node, Type, where_is
-from q7x2_ep.ops.control import Run
+from q7x2_ep.ops.control import Run, local_name
 
 LOWEST = np.finfo(np.float32).min  # the score of a token that must not come next
 CANNOT_BE = np.float32(-1e9)  # of beams that would repeat the first one of their element
@@ -51,8 +51,7 @@ class Search(NamedTuple):
 def formals(node: Node, body: Graph) -> dict[str, Type]:
     """The inputs of a graph of a node by their names, and the types that the model declares."""
     own = body.inputs[: len(body.inputs) - node.attrs["captures"]]
-    names = (value.name.rpartition("/")[2] for value in own)
-    return dict(zip(names, body.metadata["formals"]))
+    return dict(zip(map(local_name, own), body.metadata["formals"]))
 
 
 def require_names(node: Node, key: str, given: Sequence[str], wanted: Sequence[str]) -> None:
@@ -84,7 +83,7 @@ def _rows(caches: list, rows: np.ndarray, axis: int) -> list:
 
 
 class DecoderOnly:
-    """A graph (input_ids, position_ids, attention_mask, past_0, ..) -> (logits, present_0, ..), with
+    """A graph (input_ids, position_ids, attention_mask, past_0, ..) -> (logits, present_0, ..) with
     caches (2, rows, heads, tokens, head size), as GPT-2 has them.
 
     Another one may be for the first run. Positions count what is not padding, which is masked where
@@ -193,6 +192,8 @@ class EncoderDecoder:
         for key in ("encoder", "decoder"):
             if node.attrs[key] is None:
                 raise ModelError(f"{where_is(node)} has no graph {key}")
+        if node.attrs["decoder_start_token_id"] < 0:
+            raise ModelError(f"{where_is(node)} expected decoder_start_token_id from 0 on")
         encoder, decoder = node.attrs["encoder"], node.attrs["decoder"]
         given, results = [*formals(node, encoder)], encoder.output_names
         ids = ["encoder_input_ids", "encoder_attention_mask"]
