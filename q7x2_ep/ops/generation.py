@@ -426,7 +426,7 @@ class Found(NamedTuple):
 
 
 class BeamSearch:
-    """One search; `keeps`: the scores of all steps."""
+    """One search. keeps: the scores of all steps."""
 
     def __init__(self, decoder: Any, prompt: np.ndarray, search: Search, scores: Scores):
         self._decoder, self._search, self._scores = decoder, search, scores
@@ -447,7 +447,8 @@ class BeamSearch:
             if keeps:
                 kept.append(scores)
             tokens, parents = self._choose(scores, length)
-            self._sequences[:, :length] = self._sequences[parents, :length]
+            if search.beams > 1:
+                self._sequences[:, :length] = self._sequences[parents, :length]
             self._sequences[:, length] = tokens
             length += 1
             if length == search.max_length or all(each.is_done for each in self._found):
@@ -471,26 +472,22 @@ class BeamSearch:
         search, size = self._search, scores.shape[-1]
         beams = search.beams
         flat = scores.reshape(self._batch, -1)
-        best = np.stack([_largest(row, 2 * beams) for row in flat])
+        best = np.stack([_largest(row, 2 * beams) for row in flat])  # (B, 2K)
         totals = np.take_along_axis(flat, best, 1)
+        rows, words = best // size, best % size
+        rows += np.arange(0, len(self._sequences), beams)[:, None]
+        is_end = words == search.eos
         tokens = np.full((self._batch, beams), search.pad, np.int32)
-        parents = np.arange(self._batch * beams).reshape(self._batch, beams)
+        parents = np.arange(len(self._sequences)).reshape(self._batch, beams)
         for i, found in enumerate(self._found):
             if found.is_done:
                 self._totals[i] = 0
                 continue
-            going = []  # places among the best
-            for j, place in enumerate(best[i]):
-                beam, token = divmod(int(place), size)
-                if token != search.eos:
-                    going.append(j)
-                elif j < beams:
-                    found.add(self._sequences[i * beams + beam, :length], totals[i, j])
-                if len(going) == beams:
-                    break
-            chosen = best[i, going]
-            self._totals[i], tokens[i] = totals[i, going], chosen % size
-            parents[i] = i * beams + chosen // size
+            going = np.flatnonzero(~is_end[i])[:beams]
+            for j in np.flatnonzero(is_end[i, : min(beams, going[-1])]):
+                found.add(self._sequences[rows[i, j], :length], totals[i, j])
+            self._totals[i], tokens[i] = totals[i, going], words[i, going]
+            parents[i] = rows[i, going]
             found.is_done = found.is_full and (
                 search.early_stopping or not self._can_improve(found, totals, i, length)
             )

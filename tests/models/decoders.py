@@ -13,6 +13,7 @@ from onnx import GraphProto, TensorProto, helper, numpy_helper
 HEADS, SIZE = 2, 4
 WIDTH = HEADS * SIZE
 FLOAT, INT32 = TensorProto.FLOAT, TensorProto.INT32
+WHOLE = {"ids", "mask", "length"}
 
 
 class Writer:
@@ -40,11 +41,11 @@ class Writer:
         return self.constant(random.standard_normal(shape) * scale, name)
 
     def graph(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> GraphProto:
-        """inputs, outputs: shapes by name; names with `ids` or `mask` are of int32."""
+        """inputs, outputs: shapes by name; those with a word of WHOLE are of int32."""
         given, made = (
             [
                 helper.make_tensor_value_info(
-                    key, INT32 if "ids" in key or "mask" in key else self.dtype, shape
+                    key, INT32 if WHOLE & {*key.split("_")} else self.dtype, shape
                 )
                 for key, shape in each.items()
             ]
@@ -93,9 +94,16 @@ class Writer:
 
 
 def gpt(
-    vocab: int = 12, layers: int = 2, seed: int = 0, dtype: int = FLOAT, scale: float = 3.0
+    vocab: int = 12,
+    layers: int = 2,
+    seed: int = 0,
+    dtype: int = FLOAT,
+    scale: float = 3.0,
+    shares: bool = False,
 ) -> GraphProto:
-    """(input_ids, position_ids, attention_mask, past_0, ..) -> (logits, present_0, ..)"""
+    """(input_ids, position_ids, attention_mask, past_0, ..) -> (logits, present_0, ..); shares:
+    caches have room for all tokens, and past_sequence_length says how many they hold.
+    """
     g = Writer(seed, dtype)
     words = g("Gather", g.weight("words", vocab, WIDTH), "input_ids")
     x = g("Add", words, g("Gather", g.weight("places", 64, WIDTH, scale=0.5), "position_ids"))
@@ -104,16 +112,29 @@ def gpt(
     inputs["attention_mask"] = ["B", "T"]
     outputs: dict[str, Any] = {"logits": ["B", "S", vocab]}
     first = g.constant([0], "axis_0")
+    if shares:
+        past = g("Cast", "past_sequence_length", to=TensorProto.INT64)
+        tokens = g("Add", past, g("Shape", "input_ids", start=1))
+        last, along = g.constant([2**31], "last"), g.constant([3], "axis_3")
     for i in range(layers):
         inputs[f"past_{i}"] = [2, "B", HEADS, "P", SIZE]
         outputs[f"present_{i}"] = [2, "B", HEADS, "T", SIZE]
         q, *kv = (g.heads(x, f"{kind}_{i}") for kind in "qkv")
-        pasts = (g("Gather", f"past_{i}", g.constant(n, f"int_{n}")) for n in range(2))
-        k, v = (g("Concat", past, new, axis=2) for past, new in zip(pasts, kv))
-        g("Concat", *(g("Unsqueeze", each, first) for each in (k, v)), axis=0, out=f"present_{i}")
+        before = g("Slice", f"past_{i}", first, past, along) if shares else f"past_{i}"
+        pasts = (g("Gather", before, g.constant(n, f"int_{n}")) for n in range(2))
+        k, v = (g("Concat", held, new, axis=2) for held, new in zip(pasts, kv))
+        whole = [g("Unsqueeze", each, first) for each in (k, v)]
+        if shares:
+            held = g("Concat", *whole, axis=0)
+            room = g("Slice", f"past_{i}", tokens, last, along)
+            g("Concat", held, room, axis=3, out=f"present_{i}")
+        else:
+            g("Concat", *whole, axis=0, out=f"present_{i}")
         x = g.attended(x, q, k, v, g("Add", bias, g.causal_bias(q, k)), f"o_{i}")
         x = g.perceptron(x, f"mlp_{i}")
     g("MatMul", x, g.weight("head", WIDTH, vocab, scale=scale * WIDTH**-0.5), out="logits")
+    if shares:
+        inputs["past_sequence_length"] = [1]
     return g.graph("decoder", inputs, outputs)
 
 
