@@ -109,6 +109,10 @@ class _Feeds:
 
 def _check(node: Node) -> None:
     """Raises: ModelError for a node without an end or padding token, or with other graphs."""
+    ids = node.inputs[0].dtype
+    if ids not in (dtypes.UNKNOWN, dtypes.INT32):
+        given = dtypes.type_string(ids)
+        raise ModelError(f"{where_is(node)} expected input_ids of tensor(int32), given {given}")
     for key in ("eos_token_id", "pad_token_id"):
         if node.attrs[key] is None:
             raise ModelError(f"{where_is(node)} Required attribute '{key}' is missing")
@@ -148,7 +152,7 @@ class GreedySearch:
     """
 
     signature = (
-        "input_ids: int32, max_length: int32, min_length?: int32, repetition_penalty?: F, "
+        "input_ids: int32, max_length: int32, min_length?: int32, repetition_penalty?: float32, "
         "vocab_mask?: int32, prefix_vocab_mask?: int32, attention_mask?: int32, captures* -> "
         "sequences"
     )
@@ -176,7 +180,7 @@ class Sampling:
     """
 
     signature = (
-        "input_ids: int32, max_length: int32, min_length?: int32, repetition_penalty?: F, "
+        "input_ids: int32, max_length: int32, min_length?: int32, repetition_penalty?: float32, "
         "vocab_mask?: int32, prefix_vocab_mask?: int32, attention_mask?: int32, "
         "presence_mask?: int32, seed?: int32, captures* -> sequences, filtered_logits?"
     )
@@ -232,8 +236,8 @@ class BeamSearchOp:
     """
 
     signature = (
-        "input_ids: int32, max_length: int32, min_length?: int32, num_beams: int32, "
-        "num_return_sequences: int32, length_penalty?: F1, repetition_penalty?: F1, "
+        "input_ids: N, max_length: int32, min_length?: int32, num_beams: int32, "
+        "num_return_sequences: int32, length_penalty?: F, repetition_penalty?: F, "
         "vocab_mask?: int32, prefix_vocab_mask?: int32, attention_mask?: int32, "
         "decoder_input_ids?: int32, logits_processor?: int32, captures* -> "
         "sequences, sequences_scores?, scores?"

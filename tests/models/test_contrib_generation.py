@@ -403,6 +403,13 @@ def test_models_that_do_not_fit(attrs: dict, error: type[Q7Error], text: str) ->
         Session(wrong)
 
 
+def test_prompt_of_floats() -> None:
+    """Which the schema allows, for models of speech."""
+    feeds = {**searched(IDS, 8), "input_ids": IDS.astype(np.float32)}
+    with pytest.raises(ModelError, match=r"input_ids of tensor\(int32\), given tensor\(float\)"):
+        Session(model("BeamSearch", feeds, decoder=gpt()))
+
+
 def test_caches_that_beams_share() -> None:
     decoder = gpt(shares=True)
     decoder.input.append(helper.make_tensor_value_info("beam_width", INT32, [1]))
