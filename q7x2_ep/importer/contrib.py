@@ -292,6 +292,7 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::BeamSearch": _captures_behind(12),
     "com.microsoft::GreedySearch": _captures_behind(7),
     "com.microsoft::Sampling": _captures_behind(9),
+    "com.microsoft::WhisperBeamSearch": _captures_behind(15),
     "com.microsoft::DecoderMaskedMultiHeadAttention": _scores_of_filled_rows(7),
     "com.microsoft::GroupQueryAttention": _group_query_attention,
     "com.microsoft::MultiHeadAttention": _scores_of_filled_rows(8),

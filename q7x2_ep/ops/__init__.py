@@ -75,7 +75,7 @@ FAMILIES = {
         "HyperConnectionPreMix HyperConnectionPostMix EngramGate LinearAttentionGate "
         "CausalConvWithState MRotaryEmbedding"
     ),
-    "contrib_generation": "com.microsoft:: GreedySearch BeamSearch Sampling",
+    "contrib_generation": "com.microsoft:: BeamSearch GreedySearch Sampling WhisperBeamSearch",
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
     "contrib_linear": (
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "

@@ -14,8 +14,8 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import DataError, ModelError, ShapeError
-from q7x2_ep.ir.core import Node, Type, where_is
+from q7x2_ep.errors import DataError, ModelError, ShapeError, UnsupportedOp
+from q7x2_ep.ir.core import UNKNOWN, Node, Type, where_is
 from q7x2_ep.ops import find, op
 from q7x2_ep.ops.common import fresh, known
 from q7x2_ep.ops.control import Run, actuals
@@ -26,6 +26,8 @@ from q7x2_ep.ops.generation import (
     Nucleus,
     Scores,
     Search,
+    SpeechDecoder,
+    Timestamps,
     one_by_one,
 )
 from q7x2_ep.ops.random_numbers import drawn
@@ -33,7 +35,7 @@ from q7x2_ep.ops.signature import parse
 
 LONGEST = 4096  # tokens of a sequence
 MOST_BEAMS = 128
-DECODERS = {0: DecoderOnly, 1: EncoderDecoder}  # by model_type
+DECODERS: dict[int, Any] = {0: DecoderOnly, 1: EncoderDecoder, 2: SpeechDecoder}  # by model_type
 GRAPHS = {"decoder": None, "encoder": None, "init_decoder": None, "captures": 0}
 TOKENS = {
     "eos_token_id": None,
@@ -74,14 +76,19 @@ class _Feeds:
             )
         return number
 
+    def matrix(self, name: str) -> np.ndarray:
+        """An operand of tokens, (B, S)."""
+        array = self._given[name]
+        if array.ndim != 2:
+            raise ShapeError(
+                f"{where_is(self._node)} expected {name} of 2 dims (batch, sequence), given shape "
+                f"{array.shape}"
+            )
+        return array
+
     def prompt(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
         """input_ids (B, S), and attention_mask of the same shape, if any."""
-        ids, mask = self._given["input_ids"], self.array("attention_mask")
-        if ids.ndim != 2:
-            raise ShapeError(
-                f"{where_is(self._node)} expected input_ids of 2 dims (batch, sequence), given "
-                f"shape {ids.shape}"
-            )
+        ids, mask = self.matrix("input_ids"), self.array("attention_mask")
         if mask is not None and mask.shape != ids.shape:
             raise ShapeError(
                 f"{where_is(self._node)} expected shape {ids.shape} for attention_mask, as "
@@ -109,10 +116,13 @@ class _Feeds:
 
 def _check(node: Node) -> None:
     """Raises: ModelError for a node without an end or padding token, or with other graphs."""
+    is_speech = node.attrs["model_type"] == 2
+    taken = (dtypes.FLOAT, dtypes.FLOAT16) if is_speech else (dtypes.INT32,)
     ids = node.inputs[0].dtype
-    if ids not in (dtypes.UNKNOWN, dtypes.INT32):
+    if ids not in (dtypes.UNKNOWN, *taken):
+        wanted = " or ".join(map(dtypes.type_string, taken))
         given = dtypes.type_string(ids)
-        raise ModelError(f"{where_is(node)} expected input_ids of tensor(int32), given {given}")
+        raise ModelError(f"{where_is(node)} expected input_ids of {wanted}, given {given}")
     for key in ("eos_token_id", "pad_token_id"):
         if node.attrs[key] is None:
             raise ModelError(f"{where_is(node)} Required attribute '{key}' is missing")
@@ -138,7 +148,7 @@ def _shaped(node: Node, i: int, dtype: int, *sizes: Any) -> Type:
 def _one_by_one(node: Node, run: Run, feeds: _Feeds, choose: Any, **more: Any) -> np.ndarray:
     ids, mask = feeds.prompt()
     search = feeds.search(ids.shape[1], **more)
-    decoder = DecoderOnly(node, run, feeds.captures, ids, mask, search)
+    decoder = DecoderOnly(node, run, feeds.captures, ids, mask, ids, search)
     return one_by_one(decoder, ids, search, Scores(node, search), choose)
 
 
@@ -248,30 +258,138 @@ class BeamSearchOp:
 
     def infer(node: Node) -> list[Type]:
         _check(node)
-        batch, max_length, beams, returned = _sizes(node, 1, 3, 4)
-        shapes = [
-            (dtypes.INT32, batch, returned, max_length),
-            (dtypes.FLOAT, batch, returned),
-            (dtypes.FLOAT, None, batch, beams, None),
-        ]
-        return [_shaped(node, i, *shape) for i, shape in enumerate(shapes[: len(node.outputs)])]
+        return _found_types(node)
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
         feeds = _Feeds(node, inputs)
         ids, mask = feeds.prompt()
-        prompt = ids
-        if node.attrs["model_type"] == 1:
-            prompt = np.full((len(ids), 1), node.attrs["decoder_start_token_id"], np.int32)
-        beams = feeds.number("num_beams", 1, 1, MOST_BEAMS)
-        search = feeds.search(
-            prompt.shape[1],
-            beams=beams,
-            returned=feeds.number("num_return_sequences", 1, 1, beams),
-            length_penalty=feeds.number("length_penalty", 1.0, -np.inf),
-            early_stopping=node.attrs["early_stopping"] == 1,
+        is_prompt = node.attrs["model_type"] == 0
+        prompt = ids if is_prompt else _start(node, len(ids))
+        return _beams(node, run, feeds, ids, mask, prompt)[0]
+
+
+@op("com.microsoft::WhisperBeamSearch")
+class WhisperBeamSearch:
+    """As BeamSearch, behind an encoder of features, input_ids (B, features, frames), from
+    decoder_input_ids (B, S) on, or from decoder_start_token_id. With logits_processor 1 tokens from
+    beginning_timestamp_token_id on are times, see Timestamps. non_speech_probs (B): of
+    no_speech_token_id, as the first of all tokens. Beams may be scored by a temperature.
+
+    cross_qk, and with it cross_qk_layer_head and extra_decoding_ids, is not supported.
+    """
+
+    signature = (
+        "input_ids: N, max_length: int32, min_length?: int32, num_beams: int32, "
+        "num_return_sequences: int32, length_penalty?: F, repetition_penalty?: F, "
+        "vocab_mask?: int32, prefix_vocab_mask?: int32, attention_mask?: int32, "
+        "decoder_input_ids?: int32, logits_processor?: int32, cross_qk_layer_head?: int32, "
+        "extra_decoding_ids?: int32, temperature?: F, captures* -> "
+        "sequences, sequences_scores?, scores?, cross_qk?, non_speech_probs?"
+    )
+    attributes = {
+        **TOKENS,
+        "beginning_timestamp_token_id": -1,
+        "decoder_output_cross_qk": 0,
+        "early_stopping": 0,
+        "model_type": 2,
+        "no_speech_token_id": -1,
+        "no_timestamps_token_id": -1,
+        "start_of_lm_token_id": -1,
+        "transcribe_token_id": -1,
+        "translate_token_id": -1,
+        **GRAPHS,
+    }
+    choices = {"model_type": (2,)}
+    named_graphs = True
+
+    def infer(node: Node) -> list[Type]:
+        _check(node)
+        if node.attrs["decoder_output_cross_qk"]:
+            raise UnsupportedOp(f"{where_is(node)} the output cross_qk is not supported")
+        batch, dtype = _sizes(node)[0], _score_dtype(node)
+        more = [UNKNOWN, _shaped(node, 4, dtype, batch)] if len(node.outputs) > 4 else [UNKNOWN]
+        return [*_found_types(node), *more][: len(node.outputs)]
+
+    def control(node: Node, run: Run, *inputs: Any) -> list:
+        feeds, attrs = _Feeds(node, inputs), node.attrs
+        ids = inputs[0]
+        if ids.ndim != 3:
+            raise ShapeError(
+                f"{where_is(node)} expected input_ids of 3 dims (batch, features, frames), given "
+                f"shape {ids.shape}"
+            )
+        has_prompt = feeds.array("decoder_input_ids") is not None
+        prompt = feeds.matrix("decoder_input_ids") if has_prompt else _start(node, len(ids))
+        timestamps = None
+        if feeds.number("logits_processor", 0, 0) == 1:
+            timestamps = _timestamps(node)
+        temperature = feeds.number("temperature", 1.0, -np.inf)
+        more = {"timestamps": timestamps, "temperature": temperature}
+        results, chances = _beams(node, run, feeds, ids, None, prompt, **more)
+        if len(node.outputs) < 5:
+            return [*results, None]
+        token = attrs["no_speech_token_id"]
+        if not 0 <= token < chances.shape[1]:
+            raise ModelError(
+                f"{where_is(node)} expected no_speech_token_id from 0 to {chances.shape[1] - 1}, "
+                f"given {token}"
+            )
+        return [*results, None, chances[:, token]]
+
+
+def _timestamps(node: Node) -> Timestamps:
+    attrs = node.attrs
+    first = attrs["beginning_timestamp_token_id"]
+    if first <= 0:
+        raise ModelError(
+            f"{where_is(node)} expected beginning_timestamp_token_id from 1 on, given {first}"
         )
-        decoder = DECODERS[node.attrs["model_type"]]
-        going = decoder(node, run, feeds.captures, ids, mask, search)
-        wants_scores = len(node.outputs) > 2
-        found = BeamSearch(going, prompt, search, Scores(node, search)).run(wants_scores)
-        return [*found]
+    hidden = (attrs["no_timestamps_token_id"], attrs["start_of_lm_token_id"])
+    tasks = ("decoder_start_token_id", "translate_token_id", "transcribe_token_id")
+    return Timestamps(first, attrs["eos_token_id"], hidden, [attrs[key] for key in tasks])
+
+
+def _start(node: Node, batch: int) -> np.ndarray:
+    return np.full((batch, 1), node.attrs["decoder_start_token_id"], np.int32)
+
+
+def _score_dtype(node: Node) -> int:
+    """That of length_penalty, if it is given."""
+    penalty = node.input(5) if len(actuals(node, node.inputs)[0]) > 5 else None
+    return dtypes.FLOAT if penalty is None else penalty.dtype
+
+
+def _found_types(node: Node) -> list[Type]:
+    batch, max_length, beams, returned = _sizes(node, 1, 3, 4)
+    dtype = _score_dtype(node)
+    shapes = [
+        (dtypes.INT32, batch, returned, max_length),
+        (dtype, batch, returned),
+        (dtype, None, batch, beams, None),
+    ]
+    return [_shaped(node, i, *shape) for i, shape in enumerate(shapes[: len(node.outputs)])]
+
+
+def _beams(
+    node: Node,
+    run: Run,
+    feeds: _Feeds,
+    ids: np.ndarray,
+    mask: Optional[np.ndarray],
+    prompt: np.ndarray,
+    **more: Any,
+) -> tuple[list, np.ndarray]:
+    """The outputs of a search, and the chances of the first tokens, (B, V)."""
+    beams = feeds.number("num_beams", 1, 1, MOST_BEAMS)
+    search = feeds.search(
+        prompt.shape[1],
+        beams=beams,
+        returned=feeds.number("num_return_sequences", 1, 1, beams),
+        length_penalty=feeds.number("length_penalty", 1.0, -np.inf),
+        early_stopping=node.attrs["early_stopping"] == 1,
+        **more,
+    )
+    decoder = DECODERS[node.attrs["model_type"]]
+    going = decoder(node, run, feeds.captures, ids, mask, prompt, search)
+    found = BeamSearch(going, prompt, search, Scores(node, search))
+    return [*found.run(len(node.outputs) > 2)], found.first_chances

@@ -20,8 +20,47 @@ from q7x2_ep.ops.control import Run, local_name
 
 LOWEST = np.finfo(np.float32).min  # the score of a token that must not come next
 CANNOT_BE = np.float32(-1e9)  # of beams that would repeat the first one of their element
+LATEST_START = 50  # of times, in steps of 0.02 s
 SHARED = "past_sequence_length"  # an input of decoders whose caches have room for all tokens
 HIDDEN = "encoder_hidden_states"
+
+
+class Timestamps(NamedTuple):
+    """Tokens of a vocabulary that says when words are spoken: from `first` on they are times.
+
+    hidden: tokens that never come next; tasks: those that come before the first time only.
+    """
+
+    first: int
+    eos: int
+    hidden: Sequence[int]
+    tasks: Sequence[int]
+
+    def change(self, scores: np.ndarray, sequences: np.ndarray) -> None:
+        """In place: times come in pairs and do not decrease, the first one is an early one, and one
+        comes where times together are more likely than any word.
+        """
+        first, length, size = self.first, sequences.shape[1], scores.shape[1]
+        for row, words in zip(scores, sequences):
+            is_time = words >= first
+            begin = int(is_time.argmax()) + 1 if is_time.any() else length
+            never = (*self.hidden, *(self.tasks if length > begin else ()))
+            row[[token for token in never if 0 <= token < size]] = LOWEST
+            in_pair = length <= begin or is_time[-2]
+            if is_time[-1] and in_pair:
+                row[first:] = LOWEST
+            elif is_time[-1]:
+                row[: self.eos] = LOWEST
+            if is_time.any():
+                last = words[is_time][-1]
+                row[first : last + (in_pair or not is_time[-1])] = LOWEST
+            if length == begin:
+                row[first + LATEST_START + 1 :] = LOWEST
+            times = row[first:]
+            best = times.max()
+            total = best + np.log(np.exp(times[times > LOWEST] - best).sum())
+            if total > row[:first].max():
+                row[:first] = LOWEST
 
 
 class Search(NamedTuple):
@@ -42,6 +81,7 @@ class Search(NamedTuple):
     prefix_vocab_mask: Optional[np.ndarray] = None  # (B, V); 0: not as the first one
     temperature: float = 1.0
     penalties: Optional[np.ndarray] = None  # (B, V)
+    timestamps: Optional[Timestamps] = None
 
 
 # Decoders: `start` gives the logits of what follows the prompt, `go_on` those of what follows
@@ -91,7 +131,14 @@ class DecoderOnly:
     """
 
     def __init__(
-        self, node: Node, run: Run, captures: list, ids: np.ndarray, mask: Any, search: Search
+        self,
+        node: Node,
+        run: Run,
+        captures: list,
+        ids: np.ndarray,
+        mask: Optional[np.ndarray],
+        prompt: np.ndarray,
+        search: Search,
     ):
         self._decoder, self._run, self._captures = node.attrs["decoder"], run, captures
         self._first = node.attrs["init_decoder"] or self._decoder
@@ -170,24 +217,38 @@ class EncoderDecoder:
     cross caches it gives logits, encoder_hidden_states and the caches of self attention.
     """
 
+    mask_names: Sequence[str] = ("encoder_attention_mask",)
+
     def __init__(
-        self, node: Node, run: Run, captures: list, ids: np.ndarray, mask: Any, search: Search
+        self,
+        node: Node,
+        run: Run,
+        captures: list,
+        ids: np.ndarray,
+        mask: Optional[np.ndarray],
+        prompt: np.ndarray,
+        search: Search,
     ):
-        self._node, self._run, self._captures, self._search = node, run, captures, search
+        self._run, self._captures, self._search = run, captures, search
         self._encoder, self._decoder = node.attrs["encoder"], node.attrs["decoder"]
-        if mask is None:  # a last token may be the end of the text, and the same as padding
-            mask = np.logical_or.accumulate(ids != search.pad, 1).astype(np.int32)
-        self._ids, self._mask = ids, mask
-        self._types = formals(node, self._decoder)
-        self._is_shared = SHARED in self._types
+        self._ids, self._prompt = ids, prompt
+        self._starts = "logits" in self._encoder.output_names
+        self._masks = self._masks_of(ids, mask)
+        types = formals(node, self._decoder)
+        self._is_shared, self._takes_hidden = SHARED in types, HIDDEN in types
+        shape = types["input_ids"].shape
+        self._takes_all = shape is not None and len(shape) == 2 and shape[1] != 1
         self._hidden: list = []
         self._own: list = []
         self._cross: list = []
-        shape = self._types["input_ids"].shape
-        self._takes_all = shape is not None and len(shape) == 2 and shape[1] != 1
 
-    @staticmethod
-    def check(node: Node) -> None:
+    def _masks_of(self, ids: np.ndarray, mask: Optional[np.ndarray]) -> list:
+        if mask is None:  # a last token may be the end of the text, and the same as padding
+            mask = np.logical_or.accumulate(ids != self._search.pad, 1).astype(np.int32)
+        return [mask]
+
+    @classmethod
+    def check(cls, node: Node) -> None:
         """Raises: ModelError or UnsupportedOp for graphs of another form."""
         for key in ("encoder", "decoder"):
             if node.attrs[key] is None:
@@ -195,50 +256,43 @@ class EncoderDecoder:
         if node.attrs["decoder_start_token_id"] < 0:
             raise ModelError(f"{where_is(node)} expected decoder_start_token_id from 0 on")
         encoder, decoder = node.attrs["encoder"], node.attrs["decoder"]
-        given, results = [*formals(node, encoder)], encoder.output_names
-        ids = ["encoder_input_ids", "encoder_attention_mask"]
         layers = (len(decoder.output_names) - 1) // 2
         own, cross = (
             [f"{kind}_{which}_{i}" for i in range(layers) for kind in ("key", "value")]
             for which in ("self", "cross")
         )
+        given = [*formals(node, encoder)]
+        fixed = ["encoder_input_ids", *cls.mask_names]
         presents = [f"present_{name}" for name in cross]
-        if len(given) > 2:
-            ids.append("decoder_input_ids")
+        if len(given) > len(fixed):
+            fixed.append("decoder_input_ids")
             presents = ["logits", HIDDEN, *(f"present_{name}" for name in own), *presents]
-        require_names(node, "encoder", given, ids)
-        require_names(node, "encoder", results, presents)
+        require_names(node, "encoder", given, fixed)
+        require_names(node, "encoder", encoder.output_names, presents)
         given = [*formals(node, decoder)]
         hidden = [HIDDEN] if HIDDEN in given else []
-        pasts = [f"past_{name}" for name in (*own, *cross)]
-        fixed = ["input_ids", "encoder_attention_mask", *hidden, *pasts]
+        fixed = ["input_ids", *cls.mask_names, *hidden, *(f"past_{name}" for name in own + cross)]
         require_names(node, "decoder", given, fixed)
         require_names(node, "decoder", decoder.output_names, ["logits", "present_key_self_0"])
         _refuse_others(node, "decoder", given[len(fixed) :])
 
     def start(self) -> np.ndarray:
-        tokens = np.full((len(self._ids), 1), self._node.attrs["decoder_start_token_id"], np.int32)
-        given = [self._ids, self._mask]
-        if len(formals(self._node, self._encoder)) > 2:
-            given.append(tokens)
-        results = self._run(self._encoder, [*given, *self._captures])
-        if len(given) > 2:
+        given = [self._ids, *self._masks]
+        if self._starts:
+            results = self._run(self._encoder, [*given, self._prompt, *self._captures])
             logits, hidden, *caches = results
-            self._hidden = [hidden] if HIDDEN in self._types else []
-            self._own, self._cross = caches[: self._count], caches[self._count :]
-            if self._is_shared:
-                self._own = [self._with_room(cache) for cache in self._own]
+            count = len(self._decoder.output_names) - 1
+            self._hidden = [hidden] if self._takes_hidden else []
+            self._own, self._cross = [*map(self._with_room, caches[:count])], caches[count:]
             return logits
-        self._cross = results
-        empty = [np.empty((*cache.shape[:2], 0, cache.shape[3]), cache.dtype) for cache in results]
-        self._own = [self._with_room(cache) for cache in empty] if self._is_shared else empty
-        return self._step(tokens, 0)
-
-    @property
-    def _count(self) -> int:
-        return len(self._decoder.output_names) - 1
+        self._cross = self._run(self._encoder, [*given, *self._captures])
+        self._own = [self._with_room(cache[:, :, :0]) for cache in self._cross]
+        return self._step(self._prompt, 0)
 
     def _with_room(self, cache: np.ndarray) -> np.ndarray:
+        """A cache for all tokens, if that is what the decoder takes."""
+        if not self._is_shared:
+            return cache
         rows, heads, tokens, size = cache.shape
         whole = np.zeros((rows, heads, self._search.max_length, size), cache.dtype)
         whole[:, :, :tokens] = cache
@@ -246,12 +300,11 @@ class EncoderDecoder:
 
     def go_on(self, tokens: np.ndarray, parents: np.ndarray, sequences: np.ndarray) -> np.ndarray:
         rows, beams = parents, self._search.beams
-        if len(self._mask) < len(tokens):  # behind the first run
+        if len(self._cross[0]) < len(tokens):  # behind the first run
             rows = parents // beams
-            self._mask = np.repeat(self._mask, beams, 0)
-            self._hidden, self._cross = (
+            self._masks, self._hidden, self._cross = (
                 [np.repeat(array, beams, 0) for array in arrays]
-                for arrays in (self._hidden, self._cross)
+                for arrays in (self._masks, self._hidden, self._cross)
             )
         self._own = _rows(self._own, rows, 0)
         past = sequences.shape[1] - 1
@@ -260,10 +313,25 @@ class EncoderDecoder:
     def _step(self, ids: np.ndarray, past: int) -> np.ndarray:
         shared = [np.array([past], np.int32)] if self._is_shared else []
         caches = [*self._hidden, *self._own, *self._cross]
-        feeds = [ids, self._mask, *caches, *shared, *self._captures]
-        self._own = []
+        feeds = [ids, *self._masks, *caches, *shared, *self._captures]
+        self._own = []  # so that their memory is free for those to come
         logits, *self._own = self._run(self._decoder, feeds)
         return logits
+
+
+class SpeechDecoder(EncoderDecoder):
+    """The older form of it without masks, behind an encoder of features, as Whisper has them."""
+
+    mask_names = ()
+
+    def _masks_of(self, ids: np.ndarray, mask: Optional[np.ndarray]) -> list:
+        return []
+
+    @classmethod
+    def check(cls, node: Node) -> None:
+        super().check(node)
+        wanted = ["encoder_input_ids", "decoder_input_ids"]
+        require_names(node, "encoder", [*formals(node, node.attrs["encoder"])], wanted)
 
 
 # Scores
@@ -287,6 +355,8 @@ class Scores:
                 f"{logits.shape}"
             )
         size = search.vocab_size if search.vocab_size > 0 else logits.shape[2]
+        if size > logits.shape[2]:
+            raise ModelError(f"{where} vocab_size is {size}, of {logits.shape[2]} logits")
         last = logits[:, -1, :size].astype(np.float32)
         batch = len(logits)
         wanted = {"vocab_mask": (size,), "prefix_vocab_mask": (batch, size)}
@@ -323,6 +393,8 @@ class Scores:
             scores /= np.float32(search.temperature)
         if search.penalties is not None:
             scores -= search.penalties
+        if search.timestamps is not None:
+            search.timestamps.change(scores, sequences)
 
 
 def _log_softmax(x: np.ndarray) -> np.ndarray:
@@ -426,7 +498,9 @@ class Found(NamedTuple):
 
 
 class BeamSearch:
-    """One search. keeps: the scores of all steps."""
+    """One search. keeps: the scores of all steps. first_chances (B, V): of the first tokens."""
+
+    first_chances: np.ndarray
 
     def __init__(self, decoder: Any, prompt: np.ndarray, search: Search, scores: Scores):
         self._decoder, self._search, self._scores = decoder, search, scores
@@ -462,6 +536,8 @@ class BeamSearch:
         """What the beams would score with each token, (B, K, V)."""
         rows = len(self._sequences)
         last = _log_softmax(self._scores.last(logits))
+        if length == self._first:
+            self.first_chances = np.exp(last)
         if len(last) < rows:
             last = np.repeat(last, self._search.beams, 0)
         self._scores.change(last, self._sequences[:, :length])

@@ -1,6 +1,6 @@
 """Graphs that generate tokens, of random weights: a decoder with caches as GPT-2 has them, and an
-encoder and a decoder as T5 has them, with the inputs and outputs that onnxruntime's tools give
-them.
+encoder and a decoder as T5 or Whisper have them, with the inputs and outputs that onnxruntime's
+tools give them.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ class Writer:
         return self.constant(random.standard_normal(shape) * scale, name)
 
     def graph(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> GraphProto:
-        """inputs, outputs: shapes by name; those with a word of WHOLE are of int32."""
+        """inputs, outputs: shapes by name; those with a word of WHOLE are of int32, unless they are of
+        features."""
         given, made = (
             [
                 helper.make_tensor_value_info(
-                    key, INT32 if WHOLE & {*key.split("_")} else self.dtype, shape
+                    key,
+                    INT32 if WHOLE & {*key.split("_")} and len(shape) < 3 else self.dtype,
+                    shape,
                 )
                 for key, shape in each.items()
             ]
@@ -147,31 +150,38 @@ def t5(
     takes_hidden: bool = False,
     takes_all: bool = False,
     scale: float = 3.0,
+    features: int = 0,
 ) -> dict[str, GraphProto]:
     """The graphs `encoder` and `decoder`. starts: the encoder runs the decoder once; takes_hidden:
-    the decoder takes what the encoder made; takes_all: it takes all tokens, and reads the last.
+    the decoder takes what the encoder made; takes_all: it takes all tokens, and reads the last;
+    features: as many take the place of tokens and masks, as in Whisper.
     """
+    ids, mask, hidden = "encoder_input_ids", "encoder_attention_mask", "encoder_hidden_states"
     e = Writer(seed, dtype)
-    ids, mask = "encoder_input_ids", "encoder_attention_mask"
-    x = e("Gather", e.weight("words", vocab, WIDTH), ids)
-    bias = e.mask_bias(mask)
+    inputs: dict[str, Any] = {ids: ["B", features, "E"]} if features else {ids: ["B", "E"]}
+    masks: dict[str, Any] = {} if features else {mask: ["B", "E"]}
+    if features:
+        x = e("Transpose", ids, perm=[0, 2, 1])
+        x = e.linear(x, "of_features", WIDTH, features)
+    else:
+        x = e("Gather", e.weight("words", vocab, WIDTH), ids)
+    bias = e.constant(0.0, "none") if features else e.mask_bias(mask)
     q, k, v = (e.heads(x, f"encoder_{kind}") for kind in "qkv")
-    x = e.attended(x, q, k, v, bias, "encoder_o")
-    hidden = e.perceptron(x, "encoder_mlp")
+    x = e.perceptron(e.attended(x, q, k, v, bias, "encoder_o"), "encoder_mlp")
     if starts:
-        e("Identity", hidden, out="encoder_hidden_states")
+        e("Identity", x, out=hidden)
     cached: dict[str, Any] = {}
     for i in range(layers):
         for kind in ("key", "value"):
-            e("Identity", e.heads(hidden, f"cross_{kind}_{i}"), out=f"present_{kind}_cross_{i}")
+            e("Identity", e.heads(x, f"cross_{kind}_{i}"), out=f"present_{kind}_cross_{i}")
             cached[f"{kind}_cross_{i}"] = ["B", HEADS, "E", SIZE]
-    inputs: dict[str, Any] = {ids: ["B", "E"], mask: ["B", "E"]}
+    inputs.update(masks)
     outputs = {f"present_{name}": shape for name, shape in cached.items()}
     if starts:
-        inputs["decoder_input_ids"] = ["B", 1]
-        _decoder(e, "decoder_input_ids", vocab, layers, "present", scale, "")
-        own = {f"present_{name}": ["B", HEADS, 1, SIZE] for name in _own(layers)}
-        made = {"logits": ["B", 1, vocab], "encoder_hidden_states": ["B", "E", WIDTH]}
+        inputs["decoder_input_ids"] = ["B", "S"]
+        _decoder(e, "decoder_input_ids", bias, vocab, layers, "present", scale)
+        own = {f"present_{name}": ["B", HEADS, "S", SIZE] for name in _own(layers)}
+        made = {"logits": ["B", "S", vocab], hidden: ["B", "E", WIDTH]}
         outputs = {**made, **own, **outputs}
     encoder = e.graph("encoder", inputs, outputs)
     d = Writer(seed, dtype)
@@ -179,10 +189,11 @@ def t5(
     if takes_all:
         ends = (d.constant([n], f"at_{n}") for n in (-1, 2**31, 1))
         last = d("Slice", "input_ids", *ends)
-    _decoder(d, last, vocab, layers, "past", scale, "past")
-    inputs = {"input_ids": ["B", "all" if takes_all else 1], mask: ["B", "E"]}
+    bias = d.constant(0.0, "none") if features else d.mask_bias(mask)
+    _decoder(d, last, bias, vocab, layers, "past", scale)
+    inputs = {"input_ids": ["B", "all" if takes_all else 1], **masks}
     if takes_hidden:
-        inputs["encoder_hidden_states"] = ["B", "E", WIDTH]
+        inputs[hidden] = ["B", "E", WIDTH]
     own = {name: ["B", HEADS, "P", SIZE] for name in _own(layers)}
     inputs.update({f"past_{name}": shape for name, shape in {**own, **cached}.items()})
     outputs = {"logits": ["B", 1, vocab]}
@@ -195,24 +206,20 @@ def _own(layers: int) -> list[str]:
 
 
 def _decoder(
-    g: Writer, ids: str, vocab: int, layers: int, cross: str, scale: float, past: str
+    g: Writer, ids: str, bias: str, vocab: int, layers: int, cross: str, scale: float
 ) -> None:
-    """One token of each row. cross, past: what the names of caches begin with."""
+    """What tokens behind those of caches add. cross: what the names of cross caches begin with;
+    where these are made here, there is no other cache before.
+    """
     x = g("Gather", g.weight("words", vocab, WIDTH), ids)
-    bias = g.mask_bias("encoder_attention_mask")
     for i in range(layers):
         q, *kv = (g.heads(x, f"{kind}_{i}") for kind in "qkv")
-        names = ("key", "value")
-        if past:
-            kv = [
-                g("Concat", f"past_{n}_self_{i}", x, axis=2, out=f"present_{n}_self_{i}")
-                for n, x in zip(names, kv)
-            ]
-        else:
-            for n, new in zip(names, kv):
-                g("Identity", new, out=f"present_{n}_self_{i}")
-        x = g.attended(x, q, *kv, g.constant(0.0, "none"), f"o_{i}")
-        across = (f"{cross}_{n}_cross_{i}" for n in names)
+        for j, name in enumerate(("key", "value")):
+            out = f"present_{name}_self_{i}"
+            before = [f"past_{name}_self_{i}"] if cross == "past" else []
+            kv[j] = g("Concat", *before, kv[j], axis=2, out=out)
+        x = g.attended(x, q, *kv, g.causal_bias(q, kv[0]), f"o_{i}")
+        across = (f"{cross}_{name}_cross_{i}" for name in ("key", "value"))
         x = g.attended(x, g.heads(x, f"across_{i}"), *across, bias, f"across_o_{i}")
         x = g.perceptron(x, f"mlp_{i}")
     g("MatMul", x, g.weight("head", WIDTH, vocab, scale=scale * WIDTH**-0.5), out="logits")

@@ -16,21 +16,30 @@ from tests.models.beside import optimised, theirs
 from tests.models.decoders import FLOAT, INT32, gpt, t5
 
 PAD = 0
+FLOATS = ("length_penalty", "repetition_penalty", "temperature")
 BEFORE = {  # operands, up to those that all have
     "BeamSearch": "min_length num_beams num_return_sequences length_penalty repetition_penalty",
     "GreedySearch": "min_length repetition_penalty",
     "Sampling": "min_length repetition_penalty",
 }
+BEFORE["WhisperBeamSearch"] = BEFORE["BeamSearch"]
 BEHIND = {
     "BeamSearch": "decoder_input_ids logits_processor",
     "GreedySearch": "",
     "Sampling": "presence_mask seed",
+    "WhisperBeamSearch": "decoder_input_ids logits_processor cross_qk_layer_head "
+    "extra_decoding_ids temperature",
 }
 MASKS = "vocab_mask prefix_vocab_mask attention_mask"
 OUTPUTS = {
     "BeamSearch": {"sequences": INT32, "sequences_scores": FLOAT, "scores": FLOAT},
     "GreedySearch": {"sequences": INT32},
     "Sampling": {"sequences": INT32, "filtered_logits": FLOAT},
+}
+OUTPUTS["WhisperBeamSearch"] = {
+    **OUTPUTS["BeamSearch"],
+    "cross_qk": FLOAT,
+    "non_speech_probs": FLOAT,
 }
 Feeds = dict[str, np.ndarray]
 
@@ -39,7 +48,7 @@ def fed(ids: Any, max_length: int, **more: Any) -> Feeds:
     """Feeds; numbers are vectors of one element, and what is None is left out."""
     given = {"input_ids": ids, "max_length": [max_length], **more}
     return {
-        name: np.atleast_1d(np.asarray(x, np.float32 if "penalty" in name else np.int32))
+        name: np.atleast_1d(np.asarray(x, np.float32 if name in FLOATS else np.int32))
         for name, x in given.items()
         if x is not None
     }
@@ -183,6 +192,49 @@ def test_beams_behind_an_encoder(seed: int) -> None:
     graphs = t5(c.vocab, seed=seed, scale=c.among(1.0, 4.0), **form)
     given = model("BeamSearch", feeds, 3, **graphs, **attrs)
     same_beams(Session(given), given, feeds)
+
+
+def heard(c: Draw) -> tuple[Feeds, dict[str, Any]]:
+    """Feeds and attributes of WhisperBeamSearch, whose last tokens are times."""
+    max_length = c.length + c.size(2, 12)
+    feeds = fed(c.prompt(), max_length, **c.options(max_length), **c.beams())
+    prompt = feeds.pop("input_ids")
+    feeds.pop("attention_mask", None)
+    if c.length > 1 or c.maybe(True):
+        feeds["decoder_input_ids"] = prompt
+    features = c.random.standard_normal((c.batch, 5, c.size(1, 9))).astype(np.float32)
+    if c.maybe(True):
+        feeds["temperature"] = np.array([c.among(0.5, 2.0)], np.float32)
+    first = c.vocab * 2 // 3
+    tokens = c.random.permutation(np.arange(1, first))
+    names = ["no_timestamps", "start_of_lm", "translate", "transcribe", "decoder_start", "eos"]
+    attrs = {f"{name}_token_id": int(tokens[i % len(tokens)]) for i, name in enumerate(names)}
+    attrs = {**attrs, "beginning_timestamp_token_id": first, "early_stopping": c.size(0, 2)}
+    return {"input_ids": features, **feeds}, attrs
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_speech(seed: int) -> None:
+    c = Draw(seed)
+    feeds, attrs = heard(c)
+    feeds["logits_processor"] = np.array([c.size(0, 2)], np.int32)
+    form = {"takes_hidden": c.among(False, True), "scale": c.among(1.0, 4.0)}
+    graphs = t5(c.vocab, seed=seed, starts=True, features=5, **form)
+    given = model("WhisperBeamSearch", feeds, 3, **graphs, **attrs)
+    same_beams(Session(given), given, feeds)
+
+
+def test_chances_of_no_speech() -> None:
+    """Which onnxruntime leaves as memory was: the scores of the first step tell them."""
+    feeds = {**searched([[0]], 6), "input_ids": np.ones((1, 5, 7), np.float32)}
+    graphs, attrs = t5(starts=True, features=5), {"decoder_start_token_id": 2}
+    given = model("WhisperBeamSearch", feeds, 5, **graphs, **attrs, no_speech_token_id=4)
+    _, _, scores, _, chances = Session(given).run(feeds)
+    np.testing.assert_allclose(chances, np.exp(scores[0, :, 0, 4]), 1e-6)
+    with pytest.raises(ModelError, match="no_speech_token_id from 0 to 11, given -1"):
+        Session(model("WhisperBeamSearch", feeds, 5, **graphs, **attrs)).run(feeds)
+    with pytest.raises(UnsupportedOp, match="cross_qk is not supported"):
+        Session(model("WhisperBeamSearch", feeds, **graphs, **attrs, decoder_output_cross_qk=1))
 
 
 def test_one_token_behind_an_encoder() -> None:
@@ -371,7 +423,7 @@ MASK = np.ones((1, 4), np.int32)
 )
 def test_feeds_that_do_not_fit(given: dict, error: type[Q7Error], text: str) -> None:
     feeds = searched(**{"ids": IDS, "max_length": 8})
-    feeds.update({k: np.asarray(x, np.float32 if "pen" in k else "i4") for k, x in given.items()})
+    feeds.update({k: np.asarray(x, np.float32 if k in FLOATS else "i4") for k, x in given.items()})
     session = Session(model("BeamSearch", feeds, decoder=gpt()))
     with pytest.raises(error, match=text):
         session.run(feeds)
