@@ -41,8 +41,7 @@ class Writer:
         return self.constant(random.standard_normal(shape) * scale, name)
 
     def graph(self, name: str, inputs: dict[str, Any], outputs: dict[str, Any]) -> GraphProto:
-        """inputs, outputs: shapes by name; those with a word of WHOLE are of int32, unless they are of
-        features."""
+        """inputs, outputs: shapes by name; matrices with a word of WHOLE are of int32."""
         given, made = (
             [
                 helper.make_tensor_value_info(
