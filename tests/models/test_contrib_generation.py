@@ -88,7 +88,7 @@ class Draw:
 
     def __init__(self, seed: int):
         self.random = np.random.default_rng(seed)
-        self.vocab = self.among(6, 12, 30)
+        self.vocab = self.among(6, 12, 30, 300)
         self.batch, self.length = self.size(1, 4), self.size(1, 6)
 
     def among(self, *options: Any) -> Any:
