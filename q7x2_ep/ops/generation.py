@@ -358,16 +358,19 @@ class Scores:
         size = search.vocab_size if search.vocab_size > 0 else logits.shape[2]
         if size > logits.shape[2]:
             raise ModelError(f"{where} vocab_size is {size}, of {logits.shape[2]} logits")
-        last = logits[:, -1, :size].astype(np.float32)
-        batch = len(logits)
+        if self._step == 0:
+            self._check_masks(len(logits), size)
+        return logits[:, -1, :size].astype(np.float32)
+
+    def _check_masks(self, batch: int, size: int) -> None:
         wanted = {"vocab_mask": (size,), "prefix_vocab_mask": (batch, size)}
-        wanted["penalties"] = (batch, size)
-        for name, shape in wanted.items() if self._step == 0 else ():
-            given = getattr(search, name)
+        for name, shape in {**wanted, "penalties": (batch, size)}.items():
+            given = getattr(self._search, name)
             if given is not None and given.shape != shape:
                 name = "presence_mask" if name == "penalties" else name
-                raise ShapeError(f"{where} expected shape {shape} for {name}, given {given.shape}")
-        return last
+                raise ShapeError(
+                    f"{where_is(self._node)} expected shape {shape} for {name}, given {given.shape}"
+                )
 
     def change(self, scores: np.ndarray, sequences: np.ndarray) -> None:
         """In place: what the rows, `sequences` (rows, tokens), and masks say of them."""
@@ -549,20 +552,24 @@ class BeamSearch:
         search, size = self._search, scores.shape[-1]
         beams = search.beams
         flat = scores.reshape(self._batch, -1)
-        best = np.stack([_largest(row, 2 * beams) for row in flat])  # (B, 2K)
+        best = np.array([_largest(row, 2 * beams) for row in flat])  # (B, 2K)
         totals = np.take_along_axis(flat, best, 1)
-        rows, words = best // size, best % size
-        rows += np.arange(0, len(self._sequences), beams)[:, None]
-        is_end = words == search.eos
+        rows = best // size + np.arange(0, len(self._sequences), beams)[:, None]
         tokens = np.full((self._batch, beams), search.pad, np.int32)
         parents = np.arange(len(self._sequences)).reshape(self._batch, beams)
-        for i, found in enumerate(self._found):
+        words = best % size
+        for i, (found, ordered) in enumerate(zip(self._found, words.tolist())):
             if found.is_done:
                 self._totals[i] = 0
                 continue
-            going = np.flatnonzero(~is_end[i])[:beams]
-            for j in np.flatnonzero(is_end[i, : min(beams, going[-1])]):
-                found.add(self._sequences[rows[i, j], :length], totals[i, j])
+            going: list[int] = []  # places among the best
+            for j, word in enumerate(ordered):
+                if word != search.eos:
+                    going.append(j)
+                elif j < beams:
+                    found.add(self._sequences[rows[i, j], :length], totals[i, j])
+                if len(going) == beams:
+                    break
             self._totals[i], tokens[i] = totals[i, going], words[i, going]
             parents[i] = rows[i, going]
             found.is_done = found.is_full and (

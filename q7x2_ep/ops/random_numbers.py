@@ -56,7 +56,8 @@ def drawn(random: np.random.Generator, x: np.ndarray, count: int) -> np.ndarray:
     steps = np.cumsum(weights, -1)
     draws = random.random((len(x), count)) * steps[:, -1:]
     classes = [np.searchsorted(row, at, "right") for row, at in zip(steps, draws)]
-    return np.array(classes, np.int64).reshape(draws.shape)
+    found = np.array(classes, np.int64).reshape(draws.shape)
+    return np.minimum(found, x.shape[1] - 1)  # a draw may be rounded up to the sum
 
 
 @op("RandomNormal")
