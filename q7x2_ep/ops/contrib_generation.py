@@ -1,7 +1,7 @@
 """Text generation in the domain com.microsoft, on the host, with decoders that are graphs.
 
 Shapes: B: batch, S: tokens of the prompt, V: tokens of the vocabulary. Logits may be of any float
-dtype; scores are float32.
+dtype; they are compared, and their logarithms summed, in float32.
 
 Source: the operator schemas of onnxruntime 1.32; where they leave a choice, its kernels for CPUs.
 """
@@ -20,7 +20,7 @@ from q7x2_ep.ops import find, op
 from q7x2_ep.ops.common import fresh, known
 from q7x2_ep.ops.control import Run, actuals
 from q7x2_ep.ops.generation import (
-    BeamSearch,
+    Beams,
     DecoderOnly,
     EncoderDecoder,
     Nucleus,
@@ -35,6 +35,7 @@ from q7x2_ep.ops.signature import parse
 
 LONGEST = 4096  # tokens of a sequence
 MOST_BEAMS = 128
+TOKEN_DIMS = ("batch", "sequence")
 DECODERS: dict[int, Any] = {0: DecoderOnly, 1: EncoderDecoder, 2: SpeechDecoder}  # by model_type
 GRAPHS = {"decoder": None, "encoder": None, "init_decoder": None, "captures": 0}
 TOKENS = {
@@ -76,19 +77,19 @@ class _Feeds:
             )
         return number
 
-    def matrix(self, name: str) -> np.ndarray:
-        """An operand of tokens, (B, S)."""
+    def of_dims(self, name: str, *dims: str) -> np.ndarray:
+        """An operand of as many dims, which these words say."""
         array = self._given[name]
-        if array.ndim != 2:
+        if array.ndim != len(dims):
             raise ShapeError(
-                f"{where_is(self._node)} expected {name} of 2 dims (batch, sequence), given shape "
-                f"{array.shape}"
+                f"{where_is(self._node)} expected {name} of {len(dims)} dims ({', '.join(dims)}), "
+                f"given shape {array.shape}"
             )
         return array
 
     def prompt(self) -> tuple[np.ndarray, Optional[np.ndarray]]:
         """input_ids (B, S), and attention_mask of the same shape, if any."""
-        ids, mask = self.matrix("input_ids"), self.array("attention_mask")
+        ids, mask = self.of_dims("input_ids", *TOKEN_DIMS), self.array("attention_mask")
         if mask is not None and mask.shape != ids.shape:
             raise ShapeError(
                 f"{where_is(self._node)} expected shape {ids.shape} for attention_mask, as "
@@ -234,7 +235,7 @@ class Sampling:
 
 
 @op("com.microsoft::BeamSearch")
-class BeamSearchOp:
+class BeamSearch:
     """The num_return_sequences best of what num_beams beams of each element of the batch come to:
     sequences (B, num_return_sequences, max_length), padded; sequences_scores, the sums of their
     log probabilities / length^length_penalty; scores (max_length - S, B, num_beams, V), what each
@@ -312,14 +313,15 @@ class WhisperBeamSearch:
 
     def control(node: Node, run: Run, *inputs: Any) -> list:
         feeds, attrs = _Feeds(node, inputs), node.attrs
-        ids = inputs[0]
-        if ids.ndim != 3:
-            raise ShapeError(
-                f"{where_is(node)} expected input_ids of 3 dims (batch, features, frames), given "
-                f"shape {ids.shape}"
-            )
-        has_prompt = feeds.array("decoder_input_ids") is not None
-        prompt = feeds.matrix("decoder_input_ids") if has_prompt else _start(node, len(ids))
+        ids = feeds.of_dims("input_ids", "batch", "features", "frames")
+        prompt = _start(node, len(ids))
+        if feeds.array("decoder_input_ids") is not None:
+            prompt = feeds.of_dims("decoder_input_ids", *TOKEN_DIMS)
+            if len(prompt) != len(ids):
+                raise ShapeError(
+                    f"{where_is(node)} expected {len(ids)} rows of decoder_input_ids, as input_ids "
+                    f"has, given {len(prompt)}"
+                )
         timestamps = None
         if feeds.number("logits_processor", 0, 0) == 1:
             timestamps = _timestamps(node)
@@ -355,7 +357,7 @@ def _start(node: Node, batch: int) -> np.ndarray:
 
 def _score_dtype(node: Node) -> int:
     """That of length_penalty, if it is given."""
-    penalty = node.input(5) if len(actuals(node, node.inputs)[0]) > 5 else None
+    penalty = node.input(5)
     return dtypes.FLOAT if penalty is None else penalty.dtype
 
 
@@ -391,5 +393,5 @@ def _beams(
     )
     decoder = DECODERS[node.attrs["model_type"]]
     going = decoder(node, run, feeds.captures, ids, mask, prompt, search)
-    found = BeamSearch(going, prompt, search, Scores(node, search))
+    found = Beams(going, prompt, search, Scores(node, search))
     return [*found.run(len(node.outputs) > 2)], found.first_chances

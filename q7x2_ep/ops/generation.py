@@ -96,10 +96,10 @@ def formals(node: Node, body: Graph) -> dict[str, Type]:
 
 
 def require_names(node: Node, key: str, given: Sequence[str], wanted: Sequence[str]) -> None:
-    """Raises: ModelError where the first inputs or outputs of a graph have other names."""
-    if [*given[: len(wanted)]] != [*wanted]:
+    """Raises: ModelError where inputs or outputs of a graph have other names."""
+    if [*given] != [*wanted]:
         raise ModelError(
-            f"{where_is(node)} expected {', '.join(wanted)}, .. of the graph {key}, given "
+            f"{where_is(node)} expected {', '.join(wanted)} of the graph {key}, given "
             f"{', '.join(given)}"
         )
 
@@ -162,19 +162,20 @@ class DecoderOnly:
     @staticmethod
     def check(node: Node) -> None:
         """Raises: ModelError or UnsupportedOp for graphs of another form."""
-        for key in ("decoder", "init_decoder"):
-            body = node.attrs[key]
-            if body is None and key == "init_decoder":
-                continue
-            if body is None:
-                raise ModelError(f"{where_is(node)} has no graph {key}")
-            given, layers = [*formals(node, body)], len(body.output_names) - 1
-            pasts = [f"past_{i}" for i in range(max(layers, 1))]
-            fixed = ["input_ids", "position_ids", "attention_mask", *pasts]
-            require_names(node, key, given, fixed)
-            require_names(node, key, body.output_names, ["logits", "present_0"])
-            _refuse_others(node, key, given[len(fixed) :])
-            _heads_and_size(node, "past_0", formals(node, body)["past_0"], 5)
+        decoder, first = node.attrs["decoder"], node.attrs["init_decoder"]
+        if decoder is None:
+            raise ModelError(f"{where_is(node)} has no graph decoder")
+        types, layers = formals(node, decoder), len(decoder.output_names) - 1
+        pasts = [f"past_{i}" for i in range(max(layers, 1))]
+        fixed = ["input_ids", "position_ids", "attention_mask", *pasts]
+        presents = [past.replace("past", "present") for past in pasts]
+        require_names(node, "decoder", [*types][: len(fixed)], fixed)
+        require_names(node, "decoder", decoder.output_names, ["logits", *presents])
+        _refuse_others(node, "decoder", [*types][len(fixed) :])
+        _heads_and_size(node, "past_0", types["past_0"], 5)
+        if first is not None:
+            require_names(node, "init_decoder", [*formals(node, first)], [*types])
+            require_names(node, "init_decoder", first.output_names, decoder.output_names)
 
     def start(self) -> np.ndarray:
         return self._step(self._first, self._ids, self._positions, 0)
@@ -271,10 +272,11 @@ class EncoderDecoder:
         require_names(node, "encoder", given, fixed)
         require_names(node, "encoder", encoder.output_names, presents)
         given = [*formals(node, decoder)]
-        hidden = [HIDDEN] if HIDDEN in given else []
+        hidden = [HIDDEN] if HIDDEN in encoder.output_names and HIDDEN in given else []
         fixed = ["input_ids", *cls.mask_names, *hidden, *(f"past_{name}" for name in own + cross)]
-        require_names(node, "decoder", given, fixed)
-        require_names(node, "decoder", decoder.output_names, ["logits", "present_key_self_0"])
+        require_names(node, "decoder", given[: len(fixed)], fixed)
+        presents = ["logits", *(f"present_{name}" for name in own)]
+        require_names(node, "decoder", decoder.output_names, presents)
         _refuse_others(node, "decoder", given[len(fixed) :])
 
     def start(self) -> np.ndarray:
@@ -501,7 +503,7 @@ class Found(NamedTuple):
     scores: Optional[np.ndarray]
 
 
-class BeamSearch:
+class Beams:
     """One search. keeps: the scores of all steps. first_chances (B, V): of the first tokens."""
 
     first_chances: np.ndarray

@@ -233,6 +233,9 @@ def test_chances_of_no_speech() -> None:
     np.testing.assert_allclose(chances, np.exp(scores[0, :, 0, 4]), 1e-6)
     with pytest.raises(ModelError, match="no_speech_token_id from 0 to 11, given -1"):
         Session(model("WhisperBeamSearch", feeds, 5, **graphs, **attrs)).run(feeds)
+    more = {**feeds, "decoder_input_ids": np.ones((2, 1), np.int32)}
+    with pytest.raises(ShapeError, match=r"1 rows of decoder_input_ids, .* given 2"):
+        Session(model("WhisperBeamSearch", more, **graphs, **attrs)).run(more)
     with pytest.raises(UnsupportedOp, match="cross_qk is not supported"):
         Session(model("WhisperBeamSearch", feeds, **graphs, **attrs, decoder_output_cross_qk=1))
 
@@ -444,7 +447,17 @@ def renamed(graph: GraphProto, old: str, new: str) -> GraphProto:
         ({"model_type": 1, "decoder_start_token_id": 0}, ModelError, "has no graph encoder"),
         ({"model_type": 1, **t5()}, ModelError, "expected decoder_start_token_id from 0 on"),
         ({"decoder": renamed(gpt(), "past_0", "last_0")}, ModelError, "past_0, .* given .*last_0"),
-        ({"decoder": gpt(layers=0)}, ModelError, "expected .* past_0, .. of the graph decoder"),
+        (
+            {"init_decoder": gpt(layers=1)},
+            ModelError,
+            "past_1 of the graph init_decoder",
+        ),
+        (
+            {"model_type": 1, "decoder_start_token_id": 2, **t5(takes_hidden=True)},
+            ModelError,
+            "past_value_cross_1 of the graph decoder, given .*, encoder_hidden_states",
+        ),
+        ({"decoder": gpt(layers=0)}, ModelError, "expected .* past_0 of the graph decoder"),
     ],
     ids=str,
 )
