@@ -70,7 +70,8 @@ def rows(only: str = "") -> list[Row]:
         found.append(_row(schema, numbers, samples.get((domain, op), ())))
     contrib = {name for name in (*ops.entries(), *CONTRIB) if name.startswith("com.microsoft::")}
     for name in sorted(name for name in contrib if re.search(only, name)):
-        is_native = name in CONTRIB or has_native_form(ops.find(name))
+        entry = ops.find(name)
+        is_native = entry is None or has_native_form(entry)
         kinds = {how: ("any",) if how == HOW[not is_native] else () for how in HOW}
         found.append(Row("com.microsoft", name.partition("::")[2], (1,), **kinds))
     return found

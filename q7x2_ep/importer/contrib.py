@@ -264,6 +264,13 @@ def _crop(draft: Draft, maker: Maker) -> list[Draft]:
     return [replace(draft, op="Slice", inputs=[draft.inputs[0], *operands], attrs={})]
 
 
+def _captures_behind(count: int) -> Rewrite:
+    """What bodies capture comes behind all operands, also those that are left out."""
+    return lambda draft, maker: [
+        replace(draft, inputs=padded(draft.inputs, count if draft.captures else 0))
+    ]
+
+
 CONTRIB: dict[str, Rewrite] = {
     # onnxruntime has these in the standard domain
     "Affine": _affine,
@@ -282,6 +289,10 @@ CONTRIB: dict[str, Rewrite] = {
     "com.microsoft::Pad": _pad,
     "com.microsoft::Range": _range,
     "com.microsoft::SampleOp": _alias("Identity"),
+    "com.microsoft::BeamSearch": _captures_behind(12),
+    "com.microsoft::GreedySearch": _captures_behind(7),
+    "com.microsoft::Sampling": _captures_behind(9),
+    "com.microsoft::WhisperBeamSearch": _captures_behind(15),
     "com.microsoft::DecoderMaskedMultiHeadAttention": _scores_of_filled_rows(7),
     "com.microsoft::GroupQueryAttention": _group_query_attention,
     "com.microsoft::MultiHeadAttention": _scores_of_filled_rows(8),

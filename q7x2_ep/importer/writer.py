@@ -26,6 +26,7 @@ from q7x2_ep.ir.core import UNKNOWN, Graph, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, Expr, symbol
 from q7x2_ep.ops import find
 from q7x2_ep.ops.builder import Builder
+from q7x2_ep.ops.control import local_name
 from q7x2_ep.ops.signature import Formal, parse
 
 OPSET = 23  # at least: the catalogue's ops have the newest semantics
@@ -222,14 +223,16 @@ def _body(node: Node, inputs: list[str], outputs: list[str], functions: _Functio
 class _Writer:
     """Collects the nodes and constants of a graph, body or function; every Value is named once.
 
-    around: the writer of the graph that a body is in, whose values it may name.
+    around: the writer of the graph that a body is in, whose values it may name. names: what the
+    inputs of a body must be called, if anything.
     """
 
     def __init__(
         self,
-        inputs: Iterable[Value],
+        inputs: Sequence[Value],
         functions: _Functions,
         around: Optional[_Writer] = None,
+        names: Optional[Sequence[str]] = None,
     ):
         self.nodes: list[Any] = []
         self._functions = functions
@@ -249,9 +252,12 @@ class _Writer:
                 ChainMap({}, each)  # type: ignore[arg-type]
                 for each in (around._known, around._dims, around._told)
             )
-        for value in inputs:
-            self.enter(value, value.name if around is None else self._fresh(value.name))
-            self._taken.add(value.name)
+        if names is None:
+            fresh = around is not None
+            names = [self._fresh(value.name) if fresh else value.name for value in inputs]
+        for value, name in zip(inputs, names):
+            self.enter(value, name)
+            self._taken.update((value.name, name))
 
     def enter(self, value: Value, name: str) -> None:
         """The value has this name from here on."""
@@ -340,25 +346,30 @@ class _Writer:
             attrs["num_scan_inputs"] = node.attrs["num_scan_inputs"]
         for name, body in attrs.items():
             if isinstance(body, Graph):
-                attrs[name] = self._graph(body, captures)
+                attrs[name] = self._graph(body, captures, hasattr(find(node.op), "named_graphs"))
         least = 2 if node.op == "Loop" else 0
         return [*node.inputs[:count], *[None] * (least - count)], attrs
 
-    def _graph(self, body: Graph, captures: list[str]) -> Any:
+    def _graph(self, body: Graph, captures: list[str], is_named: bool) -> Any:
+        """is_named: the names and types of its inputs and outputs say what they are."""
         from onnx import helper
 
-        count = len(body.inputs) - len(captures)
-        results = [self._fresh(name) for name in body.output_names]
-        writer = _Writer(body.inputs[:count], self._functions, around=self)
-        for formal, name in zip(body.inputs[count:], captures):
+        inputs = body.inputs[: len(body.inputs) - len(captures)]
+        if is_named:
+            names: Optional[list[str]] = [local_name(value) for value in inputs]
+            results, types = body.output_names, body.metadata["formals"]
+        else:
+            names, results = None, [self._fresh(name) for name in body.output_names]
+            types = [value.type if value.shape == () else UNKNOWN for value in inputs]
+        writer = _Writer(inputs, self._functions, around=self, names=names)
+        for formal, name in zip(body.inputs[len(inputs) :], captures):
             writer.enter(formal, name)
         writer.write(body.nodes, results, body.outputs)
         given = [
-            _inside_info(writer.name(value), value, value.type if value.shape == () else UNKNOWN)
-            for value in body.inputs[:count]
+            _inside_info(writer.name(value), value, type) for value, type in zip(inputs, types)
         ]
         declared = body.metadata.get("declared", {})
-        types = (declared.get(name, UNKNOWN) for name in body.output_names)
+        types = [declared.get(name, UNKNOWN) for name in body.output_names]
         made = [_inside_info(*each) for each in zip(results, body.outputs, types)]
         return helper.make_graph(writer.nodes, body.name or "body", given, made)
 

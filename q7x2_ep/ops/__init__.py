@@ -9,6 +9,7 @@ node, never self:
     attributes  {name: default}; the importer fills in defaults, so node.attrs holds every key
     choices     {name: values}: which an attribute may have in a model, where `infer` does not tell
     takes_arrays  true: a model's lists of numbers are arrays, as long ones are quickly made
+    named_graphs  true: the names of what its bodies take and give say what it is, and stay
     own         those that only we know, and that do not change what a node means
     strided     positions of inputs that `lower` reads through any strides, if any
     folds_late  true: of constants it is evaluated after fusion only, which looks for it
@@ -74,6 +75,7 @@ FAMILIES = {
         "HyperConnectionPreMix HyperConnectionPostMix EngramGate LinearAttentionGate "
         "CausalConvWithState MRotaryEmbedding"
     ),
+    "contrib_generation": "com.microsoft:: BeamSearch GreedySearch Sampling WhisperBeamSearch",
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
     "contrib_linear": (
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "

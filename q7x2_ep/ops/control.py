@@ -29,6 +29,11 @@ def actuals(node: Node, inputs: Sequence[Any]) -> tuple[list, list]:
     return list(inputs[:split]), list(inputs[split:])
 
 
+def local_name(formal: Value) -> str:
+    """What the model calls an input of a body."""
+    return formal.name.rpartition("/")[2]
+
+
 def varying(formal: Value, type: Type) -> Type:
     """The type of an input of a body that may have other sizes each time."""
     if type.shape is None:

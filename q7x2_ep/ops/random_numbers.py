@@ -50,6 +50,16 @@ def uniform(node: Node, shape: tuple[int, ...], dtype: int) -> np.ndarray:
     return numbers.astype(dtypes.DTYPES[dtype].numpy)
 
 
+def drawn(random: np.random.Generator, x: np.ndarray, count: int) -> np.ndarray:
+    """So many classes of each row of x, unnormalised log probabilities (batch, classes)."""
+    weights = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))
+    steps = np.cumsum(weights, -1)
+    draws = random.random((len(x), count)) * steps[:, -1:]
+    classes = [np.searchsorted(row, at, "right") for row, at in zip(steps, draws)]
+    found = np.array(classes, np.int64).reshape(draws.shape)
+    return np.minimum(found, x.shape[1] - 1)  # a draw may be rounded up to the sum
+
+
 @op("RandomNormal")
 class RandomNormal:
     """Numbers of a normal distribution with the given mean and deviation (scale)."""
@@ -130,8 +140,5 @@ class Multinomial:
     infer = lambda node: [Type(node.attrs["dtype"], (dims(node)[0], node.attrs["sample_size"]))]
 
     def reference(node: Node, x: np.ndarray) -> np.ndarray:
-        weights = np.exp(x.astype(np.float64) - x.max(-1, keepdims=True))  # (batch, classes)
-        steps = np.cumsum(weights, -1)
-        draws = generator(node).random((len(x), node.attrs["sample_size"])) * steps[:, -1:]
-        classes = [np.searchsorted(row, drawn, "right") for row, drawn in zip(steps, draws)]
-        return np.array(classes, dtypes.DTYPES[node.attrs["dtype"]].numpy).reshape(draws.shape)
+        classes = drawn(generator(node), x, node.attrs["sample_size"])
+        return classes.astype(dtypes.DTYPES[node.attrs["dtype"]].numpy)
