@@ -115,16 +115,16 @@ static bool is_hidden(const q7_attention_tile *t, const row *rows, int64_t count
     return true;
 }
 
-/* All blocks of keys but those that the mask hides, or these as well. Returns whether there are any
+/* All blocks of keys but those that the mask hides, or these as well `again`. Returns whether there are any
  * that were left out. */
-static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, bool hidden) {
+static bool each_block(const q7_attention_tile *t, row *rows, int64_t count, bool again) {
     int64_t begin = t->keys, end = 0;
     bool passed = false;
     for (int64_t i = 0; i < count; i++)
         begin = q7_min(begin, rows[i].begin), end = q7_max(end, rows[i].end);
     for (int64_t first = begin, n; first < end; first += n) {
         n = q7_min(end, (first / FEW_KEYS + 1) * FEW_KEYS) - first;
-        if (hidden || !is_hidden(t, rows, count, first, n))
+        if (again || !is_hidden(t, rows, count, first, n))
             block_step(t, rows, count, first, n);
         else
             passed = true;
