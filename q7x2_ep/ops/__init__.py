@@ -90,6 +90,10 @@ FAMILIES = {
         "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
     ),
     "contrib_text": "com.microsoft:: Tokenizer",
+    "contrib_varlen": (
+        "com.microsoft:: VarlenCausalConvWithState NGramHashMapping VarlenNGramHashMapping "
+        "GatedDeltaNet"
+    ),
     "control": "If Loop Scan SequenceMap q7:: Deferred",
     "conv": "Conv q7:: Conv",
     "conv_transpose": "ConvTranspose Col2Im q7:: ConvTranspose",
