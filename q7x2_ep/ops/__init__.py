@@ -80,6 +80,7 @@ FAMILIES = {
         "ConvTransposeWithDynamicPads"
     ),
     "contrib_moe": "com.microsoft:: MoE QMoE MoEGroupRouter",
+    "contrib_packed": "com.microsoft:: MatMulFpQ4 GatherPacked",
     "contrib_quant": (
         "com.microsoft:: QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "
         "QLinearAveragePool QLinearGlobalAveragePool QLinearWhere QLinearConcat QLinearConv "

@@ -23,7 +23,7 @@ from q7x2_ep.ops.linear_attention import RULES
 
 Array = Optional[np.ndarray]
 MOST_CAPTURED = 8  # states of a sequence that an op may hand out
-SMALLEST = 1e-6  # of a norm that is divided by
+SMALLEST = 1e-12  # of the square of a norm that is divided by
 
 
 def sequences(node: Node, ends: np.ndarray, count: int) -> Iterator[tuple[int, slice]]:
@@ -262,8 +262,8 @@ def _ngrams(node: Node) -> tuple[int, int]:
         raise ModelError(f"{where_is(node)} needs max_ngram_size, n_head_per_ngram and pad_id")
     if n < 2 or heads < 1:
         raise ModelError(
-            f"{where_is(node)} max_ngram_size is {n}, n_head_per_ngram {heads}: expected 2 and 1 at "
-            "least"
+            f"{where_is(node)} max_ngram_size is {n}, n_head_per_ngram {heads}: expected 2 and 1 "
+            "at least"
         )
     return n - 1, (n - 1) * heads
 

@@ -63,7 +63,12 @@ FUNCTIONS = {
     "softplus": Function("softplus", lambda x, alpha, beta: np.logaddexp(x, x.dtype.type(0))),
 }
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+USUAL = {
+    "RNN": ("Tanh",),
+    "GRU": ("Sigmoid", "Tanh"),
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "com.microsoft::AttnLSTM": ("Sigmoid", "Tanh", "Tanh"),
+}
 LENGTHS = 4  # the position of sequence_lens
 STEP_FUNCTIONS = 3  # for each direction in the op row `rnn`
 ATTRIBUTES = {

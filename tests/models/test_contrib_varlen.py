@@ -121,6 +121,12 @@ def test_gates(gate: str, per_key: bool, beta: str) -> None:
         same("GatedDeltaNet", each, (FLOAT, FLOAT), gate_lower_bound=-3.0, **attrs)
 
 
+def test_small_keys() -> None:
+    inputs = net(6)
+    inputs[0], inputs[1] = inputs[0] * np.float32(1e-6), inputs[1] * np.float32(1e-5)
+    same("GatedDeltaNet", inputs, (FLOAT, FLOAT), qk_l2_norm=1)
+
+
 def test_net_of_equal_sequences() -> None:
     """As one axis of tokens, as two, and with query, key and value in one."""
     q, k, v, _, decay, beta, state = net(5)
