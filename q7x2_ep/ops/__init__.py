@@ -67,6 +67,7 @@ FAMILIES = {
     "contrib_attention": (
         "com.microsoft:: MultiHeadAttention DecoderMaskedMultiHeadAttention Attention QAttention"
     ),
+    "contrib_attn_lstm": "com.microsoft:: AttnLSTM",
     "contrib_blocks": "com.microsoft:: MatMulBnb4 GatherBlockQuantized",
     "contrib_embed": "com.microsoft:: EmbedLayerNormalization QEmbedLayerNormalization",
     "contrib_gates": (

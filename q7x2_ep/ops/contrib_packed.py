@@ -18,15 +18,15 @@ from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import NotInferable, dims, known, where_is
-from q7x2_ep.ops.contrib_blocks import scaled_blocks, unpacked
+from q7x2_ep.ops.contrib_blocks import scaled_blocks
 
 Q4_BLOCK = 32  # elements
 
 
 @op("com.microsoft::MatMulFpQ4")
 class MatMulFpQ4:
-    """y = a @ b, of columns of b in blocks of 32: a float, a zero unless blk_quant_type is 0, and 16
-    bytes, whose low halves are the first 16 elements and whose high halves the others.
+    """y = a @ b, of columns of b in blocks of 32: a float, a zero unless blk_quant_type is 0, and
+    16 bytes, whose low halves are the first 16 elements and whose high halves the others.
 
     Shapes: a (.., K), b the bytes of N columns, b_shape K and N.
     """
