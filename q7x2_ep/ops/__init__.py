@@ -89,7 +89,8 @@ FAMILIES = {
     ),
     "contrib_rare": (
         "com.microsoft:: BifurcationDetector NGramRepeatBlock CDist Unique UnfoldTensor "
-        "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
+        "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize "
+        "MaxpoolWithMask"
     ),
     "contrib_text": "com.microsoft:: Tokenizer",
     "contrib_varlen": (

@@ -196,8 +196,6 @@ def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block
     codes = unpacked(g, w, bits)
     experts, columns, k = codes.shape
     if len(scales.shape) == 2:  # of whole columns, whose zeros are packed
-        if not isinstance(k, int):
-            raise NotInferable(f"the sizes of the weights {w.name} are not known")
         block, scales = k, g.Reshape(scales, [experts, columns, 1])
         if zeros is not None:
             zeros = g.Slice(unpacked(g, zeros, bits), [0], [columns], [1])
