@@ -78,7 +78,7 @@ FAMILIES = {
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
     "contrib_linear": (
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "
-        "ConvTransposeWithDynamicPads"
+        "ConvTransposeWithDynamicPads SparseToDenseMatMul"
     ),
     "contrib_moe": "com.microsoft:: MoE QMoE MoEGroupRouter",
     "contrib_packed": "com.microsoft:: MatMulFpQ4 GatherPacked",
