@@ -95,7 +95,7 @@ FAMILIES = {
     "contrib_text": "com.microsoft:: Tokenizer",
     "contrib_varlen": (
         "com.microsoft:: VarlenCausalConvWithState NGramHashMapping VarlenNGramHashMapping "
-        "GatedDeltaNet"
+        "GatedDeltaNet q7:: GatedDeltaNet"
     ),
     "control": "If Loop Scan SequenceMap q7:: Deferred",
     "conv": "Conv q7:: Conv",

@@ -15,9 +15,10 @@ import numpy as np
 
 from q7x2_ep import dtypes
 from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
-from q7x2_ep.ir.core import Node, Type
+from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import op
+from q7x2_ep.ops.builder import Given
 from q7x2_ep.ops.common import dims, where_is
 from q7x2_ep.ops.linear_attention import RULES
 
@@ -320,6 +321,18 @@ class _Hashes:
         return y if self.offsets is None else y + self.offsets
 
 
+def _infer_net(node: Node) -> list[Type]:
+    tokens, batch, Hq, Hv, D, Dv = _net_sizes(node)
+    capacity, decay = node.attrs["state_update_capacity"], node.input(4)
+    per_head = D if decay is not None and len(decay.shape) == len(tokens) + 2 else 1
+    found = [
+        Type(node.inputs[0].dtype, (*tokens, Hv, Dv)),
+        Type(dtypes.FLOAT, (batch, Hv, Dv, D)),
+        Type(dtypes.FLOAT, (batch, capacity * (Hv * per_head + Hq * D + Hv * Dv))),
+    ]
+    return found[: len(node.outputs)]
+
+
 @op("com.microsoft::GatedDeltaNet")
 class GatedDeltaNet:
     """LinearAttention of packed sequences, with states as (values, keys) in float32, and what its
@@ -357,16 +370,85 @@ class GatedDeltaNet:
         "update_rule": tuple(RULES),
     }
 
-    def infer(node: Node) -> list[Type]:
-        tokens, batch, Hq, Hv, D, Dv = _net_sizes(node)
-        capacity, decay = node.attrs["state_update_capacity"], node.input(4)
-        per_head = D if decay is not None and len(decay.shape) == len(tokens) + 2 else 1
-        found = [
-            Type(node.inputs[0].dtype, (*tokens, Hv, Dv)),
-            Type(dtypes.FLOAT, (batch, Hv, Dv, D)),
-            Type(dtypes.FLOAT, (batch, capacity * (Hv * per_head + Hq * D + Hv * Dv))),
-        ]
-        return found[: len(node.outputs)]
+    infer = _infer_net
+
+    def decompose(
+        g: Any,
+        query: Value,
+        key: Given = None,
+        value: Given = None,
+        ends: Given = None,
+        decay: Given = None,
+        beta: Given = None,
+        past: Given = None,
+        a_log: Given = None,
+        dt_bias: Given = None,
+        count: Given = None,
+        active: Given = None,
+        **attrs: Any,
+    ) -> tuple[Value, ...]:
+        operands = (query, key, value, ends, decay, beta, past, a_log, dt_bias, count, active)
+        is_plain = key is not None and value is not None and past is not None
+        heads = query.shape[-2], value.shape[-2] if value is not None else None
+        if not is_plain or ends is not None or attrs["state_update_capacity"]:
+            return g.call("q7::GatedDeltaNet", *operands, outputs=3, **attrs)
+        if not all(isinstance(n, int) for n in (*heads, query.shape[-1])):
+            return g.call("q7::GatedDeltaNet", *operands, outputs=3, **attrs)
+        (Hq, Hv), D, batch = heads, query.shape[-1], past.shape[0]
+
+        def rows(x: Value, width: Dim) -> Value:  # (B, T, width) in float32
+            x = x if x.dtype == dtypes.FLOAT else g.Cast(x, to=dtypes.FLOAT)
+            steps = x.shape[1] if len(query.shape) == 4 else -1
+            return g.Reshape(x, [batch, steps, width])
+
+        def normal(x: Value) -> Value:
+            if not attrs["qk_l2_norm"]:
+                return rows(x, Hq * D)
+            wide = x if x.dtype == dtypes.FLOAT else g.Cast(x, to=dtypes.FLOAT)
+            square = g.ReduceSum(g.Mul(wide, wide), [-1], keepdims=1)
+            return rows(g.Div(wide, g.Sqrt(g.Add(square, SMALLEST))), Hq * D)
+
+        if decay is not None:
+            per_head = D if len(decay.shape) == len(query.shape) else 1
+            decay = _gate(g, rows(decay, Hv * per_head), a_log, dt_bias, Hv, per_head, attrs)
+        if beta is not None:
+            beta = rows(beta, Hv)
+            beta = g.Sigmoid(beta) if attrs["beta_activation"] == "sigmoid" else beta
+        y, present = g.call(
+            "com.microsoft::LinearAttention",
+            *(normal(query), normal(key), rows(value, Hv * value.shape[-1])),
+            *(g.Transpose(past, perm=(0, 1, 3, 2)), decay, beta),
+            outputs=2,
+            q_num_heads=Hq,
+            kv_num_heads=Hv,
+            **{name: attrs[name] for name in ("scale", "update_rule")},
+        )
+        y = g.Reshape(y, [*query.shape[:-2], Hv, value.shape[-1]])
+        y = y if query.dtype == dtypes.FLOAT else g.Cast(y, to=query.dtype)
+        return y, g.Transpose(present, perm=(0, 1, 3, 2))
+
+
+def _gate(
+    g: Any, x: Value, a_log: Given, dt_bias: Given, heads: int, per_head: int, attrs: dict
+) -> Value:
+    """The logarithm of what states are multiplied by, of x (B, T, heads * per_head)."""
+    gate = attrs["gate_activation"]
+    if gate == "none":
+        return x
+    speed = g.Reshape(g.Expand(g.Reshape(g.Exp(a_log), [heads, 1]), [heads, per_head]), [-1])
+    x = g.Add(x, g.Reshape(dt_bias, [-1]))
+    if gate in ("softplus", "qwen"):
+        return g.Neg(g.Mul(speed, g.Softplus(x)))
+    return g.Mul(g.Sigmoid(g.Mul(speed, x)), attrs["gate_lower_bound"])
+
+
+@op("q7::GatedDeltaNet")
+class PackedDeltaNet:
+    """GatedDeltaNet of sequences of their own lengths, and with updates."""
+
+    signature = GatedDeltaNet.signature
+    attributes = GatedDeltaNet.attributes
+    infer = _infer_net
 
     def reference(
         node: Node,

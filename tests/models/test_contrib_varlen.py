@@ -118,7 +118,9 @@ def test_gates(gate: str, per_key: bool, beta: str) -> None:
         return
     for shape in [(4, 5), (20,)] if per_key else [(4,)]:
         each = [*inputs, f(4, 4), f(5, *shape)]
-        same("GatedDeltaNet", each, (FLOAT, FLOAT), gate_lower_bound=-3.0, **attrs)
+        for ends in (ENDS, None):
+            each[3] = ends
+            same("GatedDeltaNet", each, (FLOAT, FLOAT), gate_lower_bound=-3.0, **attrs)
 
 
 def test_small_keys() -> None:
@@ -127,12 +129,27 @@ def test_small_keys() -> None:
     same("GatedDeltaNet", inputs, (FLOAT, FLOAT), qk_l2_norm=1)
 
 
-def test_net_of_equal_sequences() -> None:
-    """As one axis of tokens, as two, and with query, key and value in one."""
+@pytest.mark.parametrize("rule", ["linear", "gated", "delta", "gated_delta"])
+@pytest.mark.parametrize("per_key", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_net_of_equal_sequences(rule: str, per_key: bool, dtype: Any) -> None:
+    """As one axis of tokens, and as two, which is no host step."""
+    q, k, v, _, decay, beta, state = net(5, per_key, rule)
+    q, k, v = (x.astype(dtype) for x in (q, k, v))
+    tolerance = {"atol": 3e-2, "rtol": 2e-2} if dtype != np.float32 else {}
+    types = (FLOAT if dtype == np.float32 else TensorProto.FLOAT16, FLOAT)
+    attrs: dict[str, Any] = {"update_rule": rule, "scale": 0.3, **tolerance}
+    both = [x if x is None else x.reshape(B, N // B, *x.shape[1:]) for x in (q, k, v, decay, beta)]
+    for x in ([q, k, v, None, decay, beta], [*both[:3], None, *both[3:]]):
+        for symbols in ({}, {N: "N"}, {B: "B"}):
+            session = same("GatedDeltaNet", [*x, state], types, symbols=symbols, **attrs)
+            if not symbols:
+                assert not session.program.host_phases
+
+
+def test_net_of_one_operand() -> None:
+    """Query, key and value behind one another."""
     q, k, v, _, decay, beta, state = net(5)
-    same("GatedDeltaNet", [q, k, v, None, decay, beta, state], (FLOAT, FLOAT))
-    both = [x.reshape(B, N // B, *x.shape[1:]) for x in (q, k, v, decay, beta)]
-    same("GatedDeltaNet", [*both[:3], None, *both[3:], state], (FLOAT, FLOAT))
     packed = np.concatenate([x.reshape(N, -1) for x in (q, k, v)], 1)
     for ends in (None, ENDS):
         inputs = [packed, None, None, ends, decay, beta, state]
