@@ -76,7 +76,7 @@ class SparseToDenseMatMul:
     of float32 alone, as onnxruntime's kernels have it.
     """
 
-    signature = "a: N, b: N -> y"
+    signature = "a, b: N -> y"
     attributes = {"alpha": 1.0, "transA": 0, "transB": 0}
     infer = infer_meaning
 

@@ -449,6 +449,7 @@ class PackedDeltaNet:
     signature = GatedDeltaNet.signature
     attributes = GatedDeltaNet.attributes
     infer = _infer_net
+    standard = lambda node: ("com.microsoft::GatedDeltaNet", node.inputs, node.attrs)
 
     def reference(
         node: Node,
