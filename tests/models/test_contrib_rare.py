@@ -152,3 +152,8 @@ def test_masks_that_do_not_fit() -> None:
         model, feeds = one_node("MaxpoolWithMask", inputs, (FLOAT,), kernel_shape=[2])
         with pytest.raises(error, match=words):
             Session(model).run(feeds)
+
+
+@pytest.mark.parametrize("op", ["MemcpyFromHost", "MemcpyToHost"])
+def test_copies_between_devices(op: str) -> None:
+    same(op, [floats(1, 2, 3)], domain="")
