@@ -1,5 +1,5 @@
 """Ops of the domain com.microsoft over sequences of their own lengths, packed one behind another:
-in numpy, as host steps.
+in numpy, as host steps, but for a GatedDeltaNet of equal ones.
 
 Letters: N tokens of all sequences, B sequences, which begin and end at ends (B + 1,); the state of
 a sequence is what its next part begins with.
