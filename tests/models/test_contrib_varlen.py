@@ -6,8 +6,9 @@ import itertools
 from typing import Any, Optional
 
 import numpy as np
+import onnx
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
 from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
 from q7x2_ep.session import Session
@@ -175,6 +176,34 @@ def test_steps_of_net(per_key: bool, rule: str) -> None:
         parts.append(np.concatenate(rows))
     np.testing.assert_allclose(parts[1], parts[0], 1e-4, 2e-5)
     same("GatedDeltaNet", [*inputs, np.zeros(1, np.int32)], types, **attrs)
+
+
+def test_bfloat16() -> None:
+    """Made of floats in the model and cast back, as onnxruntime takes no such array."""
+    halves = TensorProto.BFLOAT16
+    for op, inputs, cast in (
+        ("GatedDeltaNet", net(3), (0, 1, 2, 4, 5)),
+        ("GatedDeltaNet", [*net(3)[:3], None, *net(3)[4:]], (0, 1, 2)),
+        (
+            "VarlenCausalConvWithState",
+            [f(1, N, 4), f(2, 4, 1, 3), ENDS, f(3, 4), f(4, B, 4, 2)],
+            (0, 1, 3, 4),
+        ),
+    ):
+        data, feeds = one_node(op, inputs, (halves, FLOAT if op == "GatedDeltaNet" else halves))
+        model = onnx.load_from_string(data)
+        graph, node = model.graph, model.graph.node[0]
+        casts = [helper.make_node("Cast", [node.input[i]], [f"half{i}"], to=halves) for i in cast]
+        for i in cast:
+            node.input[i] = f"half{i}"
+        back = [helper.make_node("Cast", [name], [f"{name}b"], to=FLOAT) for name in node.output]
+        nodes = [*casts, node, *back]
+        outputs = [helper.make_tensor_value_info(f"{name}b", FLOAT, None) for name in node.output]
+        whole = helper.make_graph(nodes, "cast", graph.input, outputs)
+        opsets = model.opset_import
+        data = helper.make_model(whole, opset_imports=opsets, ir_version=10).SerializeToString()
+        for y, wanted in zip(Session(data, threads=2).run(feeds), theirs(data, feeds)):
+            np.testing.assert_allclose(y, wanted, rtol=2e-2, atol=5e-2)
 
 
 @pytest.mark.parametrize(
