@@ -41,6 +41,7 @@ from q7x2_ep.api.options import (
     check_session,
     options_of_model,
 )
+from q7x2_ep.api.sparse import SparseTensor, dense
 from q7x2_ep.api.value import OrtValue, OrtValueVector
 from q7x2_ep.backend.call import Call
 from q7x2_ep.files import is_compiled
@@ -656,6 +657,7 @@ class InferenceSession:
 
 def _given(name: str, value: Any, code: int) -> Any:
     """A feed that is a tensor as the engine takes it, any other as it is: see containers.py."""
-    if code > 0:
-        return to_array(name, value._data if isinstance(value, OrtValue) else value, code)
-    return value._data if isinstance(value, OrtValue) else value
+    value = value._data if isinstance(value, OrtValue) else value
+    if code <= 0:
+        return value
+    return to_array(name, dense(value) if isinstance(value, SparseTensor) else value, code)

@@ -180,6 +180,33 @@ class SparseTensor:
         return self._parts.view
 
 
+def dense(tensor: SparseTensor) -> np.ndarray:
+    """The whole tensor.
+
+    Raises: BindingError for blocks, and indices that are not in it.
+    """
+    whole = np.zeros(tensor.dense_shape(), tensor.values().dtype)
+    try:
+        if tensor.format() == OrtSparseFormat.ORT_SPARSE_CSRC:
+            rows = tensor.as_csrc_view()
+            counts = np.diff(rows.outer())
+            whole[np.repeat(np.arange(len(counts)), counts), rows.inner()] = tensor.values()
+        else:
+            at = tensor.as_coo_view().indices()
+            count = tensor.values().size
+            flat = (
+                at.ravel()
+                if at.size == count
+                else np.ravel_multi_index(tuple(at.reshape(count, -1).T), whole.shape)
+            )
+            whole.reshape(-1)[flat] = tensor.values().ravel()
+    except (IndexError, ValueError) as error:
+        raise BindingError(
+            f"[sparse] the indices do not fit a tensor of shape {tensor.dense_shape()}: {error}"
+        ) from None
+    return whole
+
+
 def _parts(
     format: OrtSparseFormat, dense_shape: Sequence[int], values: np.ndarray, view: Any
 ) -> _Parts:

@@ -277,6 +277,8 @@ CONTRIB: dict[str, Rewrite] = {
     "Crop": _crop,
     "DynamicSlice": _alias("Slice"),
     "ImageScaler": _image_scaler,
+    "MemcpyFromHost": _alias("Identity"),  # in models that it saved for devices of their own memory
+    "MemcpyToHost": _alias("Identity"),
     "ParametricSoftplus": lambda d, m: _scaled(d, m, "Softplus", "alpha", "beta"),
     "Scale": _affine,
     "ScaledTanh": lambda d, m: _scaled(d, m, "Tanh", "alpha", "beta"),

@@ -69,8 +69,10 @@ def _declared_dim(dim: Any) -> Any:
 
 
 def input_type(item: Any, request: Request) -> Type:
-    tensor = item.type.tensor_type
-    if not item.type.HasField("tensor_type"):
+    kind = item.type.WhichOneof("value")
+    is_sparse = kind == "sparse_tensor_type"  # which is fed whole
+    tensor = item.type.sparse_tensor_type if is_sparse else item.type.tensor_type
+    if not is_sparse and kind != "tensor_type":
         optional = item.type.HasField("optional_type")
         return UNKNOWN if optional else NO_TENSOR
     if tensor.elem_type not in dtypes.DTYPES:

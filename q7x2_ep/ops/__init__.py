@@ -68,6 +68,7 @@ FAMILIES = {
     "contrib_attention": (
         "com.microsoft:: MultiHeadAttention DecoderMaskedMultiHeadAttention Attention QAttention"
     ),
+    "contrib_attn_lstm": "com.microsoft:: AttnLSTM",
     "contrib_blocks": "com.microsoft:: MatMulBnb4 GatherBlockQuantized",
     "contrib_embed": "com.microsoft:: EmbedLayerNormalization QEmbedLayerNormalization",
     "contrib_gates": (
@@ -79,9 +80,10 @@ FAMILIES = {
     "contrib_gqa": "com.microsoft:: GroupQueryAttention SparseAttention",
     "contrib_linear": (
         "com.microsoft:: FusedMatMul TransposeMatMul FusedGemm FusedConv "
-        "ConvTransposeWithDynamicPads"
+        "ConvTransposeWithDynamicPads SparseToDenseMatMul"
     ),
     "contrib_moe": "com.microsoft:: MoE QMoE MoEGroupRouter",
+    "contrib_packed": "com.microsoft:: MatMulFpQ4 GatherPacked",
     "contrib_quant": (
         "com.microsoft:: QLinearAdd QLinearMul QLinearSigmoid QLinearLeakyRelu QLinearSoftmax "
         "QLinearAveragePool QLinearGlobalAveragePool QLinearWhere QLinearConcat QLinearConv "
@@ -89,9 +91,14 @@ FAMILIES = {
     ),
     "contrib_rare": (
         "com.microsoft:: BifurcationDetector NGramRepeatBlock CDist Unique UnfoldTensor "
-        "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize"
+        "MatMulInteger16 WordConvEmbedding MurmurHash3 DynamicTimeWarping CropAndResize "
+        "MaxpoolWithMask"
     ),
     "contrib_text": "com.microsoft:: Tokenizer",
+    "contrib_varlen": (
+        "com.microsoft:: VarlenCausalConvWithState NGramHashMapping VarlenNGramHashMapping "
+        "GatedDeltaNet q7:: GatedDeltaNet"
+    ),
     "control": "If Loop Scan SequenceMap q7:: Deferred",
     "conv": "Conv q7:: Conv",
     "conv_transpose": "ConvTranspose Col2Im q7:: ConvTranspose",

@@ -139,10 +139,13 @@ class GatherBlockQuantized:
             data = g.Cast(data, to=dtypes.INT8)
             zeros = None if zeros is None else g.Cast(zeros, to=dtypes.INT8)
         rows = data.shape[axis]
-        fits = g.And(
-            g.GreaterOrEqual(indices, g.literal(-rows, indices.dtype)),
-            g.Less(indices, g.literal(rows, indices.dtype)),
-        )
+
+        def number(n: Dim) -> Value:
+            if isinstance(n, int):
+                return g.literal(n, indices.dtype)
+            return g.Reshape(g.Cast(g.literal([n]), to=indices.dtype), [])
+
+        fits = g.And(g.GreaterOrEqual(indices, number(-rows)), g.Less(indices, number(rows)))
         at = g.Where(fits, indices, g.literal(0, indices.dtype))
         block = block_size or data.shape[along]
 
@@ -158,10 +161,8 @@ class GatherBlockQuantized:
             x = unpacked(g, x, bits)
             packed_zeros = None if zeros is None else unpacked(g, zeros, bits)
         if axis == along:
-            positive = g.Where(
-                g.Less(at, g.literal(0, at.dtype)), g.Add(at, g.literal(rows, at.dtype)), at
-            )
-            where = g.Div(positive, g.literal(block, at.dtype))
+            positive = g.Where(g.Less(at, number(0)), g.Add(at, number(rows)), at)
+            where = g.Div(positive, number(block))
             y = g.Cast(x, to=scales.dtype)
             if packed_zeros is not None:
                 y = g.Sub(y, g.Cast(chosen(packed_zeros, where), to=scales.dtype))

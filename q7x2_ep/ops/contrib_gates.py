@@ -13,8 +13,8 @@ from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import op
+from q7x2_ep.ops.attention import count
 from q7x2_ep.ops.builder import Given, infer_meaning, like
-from q7x2_ep.ops.common import NotInferable
 
 
 @op("com.microsoft::GatedRMSNorm")
@@ -233,8 +233,6 @@ class CausalConvWithState:
         ndim: int,
         state_window: int,
     ) -> tuple[Value, Value]:
-        if not all(isinstance(dim, int) for dim in w.shape):
-            raise NotInferable(f"the sizes of the kernels {w.name} are not known")
         channels, before = w.shape[0], (w.shape[2] - 1) * dilation
         if channels_last:
             shape = list(x.shape)
@@ -244,7 +242,10 @@ class CausalConvWithState:
             zero = g.array(np.zeros((), dtypes.DTYPES[x.dtype].numpy))
             past = g.Expand(zero, [*x.shape[:2], before])
         whole = g.Concat(past, x, axis=-1)
-        y = g.Conv(whole, w, bias, group=channels, dilations=(dilation,))
+        if all(isinstance(dim, int) for dim in w.shape):
+            y = g.Conv(whole, w, bias, group=channels, dilations=(dilation,))
+        else:
+            y = _depthwise(g, whole, w, bias, dilation)
         if activation in ("silu", "swish"):
             y = g.Swish(y, alpha=1.0)
         elif activation != "none":
@@ -257,6 +258,18 @@ class CausalConvWithState:
         sizes = (shape, [shape[0], before, *shape[2:]])
         y, present = (g.Reshape(part, size) for part, size in zip(inner, sizes))
         return y, present
+
+
+def _depthwise(g: Any, x: Value, w: Value, bias: Given, dilation: int) -> Value:
+    """Conv of x (B, C, T) with as many groups as channels, by kernels whose sizes only a feed
+    tells: that of windows times kernels.
+    """
+    channels, _, taps = w.shape
+    steps = g.Mul(g.Unsqueeze(count(g, taps), [0]), g.literal(dilation, dtypes.INT64))
+    starts = g.Unsqueeze(count(g, x.shape[2] - (taps - 1) * dilation), [1])
+    windows = g.Gather(x, g.Add(starts, steps), axis=2)  # (B, C, L, taps)
+    y = g.ReduceSum(g.Mul(windows, g.Reshape(w, [1, channels, 1, taps])), [3], keepdims=0)
+    return y if bias is None else g.Add(y, g.Reshape(bias, [1, channels, 1]))
 
 
 def _channels_first(g: Any, x: Value, channels: int) -> Value:

@@ -123,14 +123,17 @@ class GroupQueryAttention:
         slides = attrs["sliding_window_cache"]
         if slides and (window < 1 or past_key is None):
             raise ModelError("sliding_window_cache is without a window, or without a past")
-        if slides and (attention_bias is not None or attrs["qk_output"]):
-            raise UnsupportedOp("sliding_window_cache has neither attention_bias nor qk_output")
+        if slides and attrs["qk_output"]:
+            raise UnsupportedOp("sliding_window_cache is not supported with qk_output")
         if past_key is not None:
             length = maximum(past_key.shape[2], total)
             if slides:
                 capacity = past_key.shape[2]
                 length = total = capacity + queries
                 first, kept = (_resident(g, n, window, capacity) for n in (start, lengths))
+                if attention_bias is not None:
+                    before = g.Sub(start, first)
+                    attention_bias = _columns(g, attention_bias, before, query.shape[0], length)
                 start, lengths = first, g.Add(first, g.Sub(lengths, start))
             if k.dtype != past_key.dtype:  # a cache stays in 16 bits
                 k, v = g.Cast(k, to=past_key.dtype), g.Cast(v, to=past_value.dtype)
@@ -244,6 +247,20 @@ def _resident(g: Any, tokens: Value, window: int, capacity: Dim) -> Value:
     slack, dropped = g.literal([capacity - window]), g.literal([capacity - window + 1])
     over = g.Max(g.Sub(tokens, g.literal([capacity])), g.literal([0]))
     return g.Sub(tokens, g.Mul(g.Div(g.Add(over, slack), dropped), dropped))
+
+
+def _columns(g: Any, bias: Value, first: Value, batch: Dim, keys: Dim) -> Value:
+    """The columns of a bias (B or 1, H or 1, S, T) from first (B or 1,) on: (B, H or 1, S, keys),
+    anything where there are none, as for keys that are not there.
+    """
+    _, heads, queries, total = bias.shape
+    at = g.Add(g.Reshape(first, [-1, 1, 1, 1]), count(g, keys))
+    at = g.Min(at, g.literal([total - 1]))
+    return g.GatherElements(
+        g.Expand(bias, [batch, heads, queries, total]),
+        g.Expand(at, [batch, heads, queries, keys]),
+        axis=3,
+    )
 
 
 def _rows(g: Any, x: Value, first: Value, window: int, capacity: Dim) -> Value:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Value
 from q7x2_ep.ops import find, op
@@ -67,6 +68,21 @@ class FusedMatMul:
 
 op("com.microsoft::FusedMatMul")(FusedMatMul)
 op("com.microsoft::TransposeMatMul")(FusedMatMul)
+
+
+@op("com.microsoft::SparseToDenseMatMul")
+class SparseToDenseMatMul:
+    """y = alpha * a' @ b', of an `a` that is fed sparse; trans swaps the last two dims. Alpha is
+    of float32 alone, as onnxruntime's kernels have it.
+    """
+
+    signature = "a, b: N -> y"
+    attributes = {"alpha": 1.0, "transA": 0, "transB": 0}
+    infer = infer_meaning
+
+    def decompose(g: Any, a: Value, b: Value, alpha: float, transA: int, transB: int) -> Value:
+        y = g.MatMul(_turned(g, a, transA, 0), _turned(g, b, transB, 0))
+        return y if alpha == 1.0 or y.dtype != dtypes.FLOAT else g.Mul(y, alpha)
 
 
 def _turned(g: Any, x: Value, swaps: int, moves_first: int) -> Value:

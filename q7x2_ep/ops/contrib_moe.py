@@ -32,6 +32,7 @@ ROUTING = {
     "normalize_routing_weights": 0,
     "swiglu_fusion": 0,
     "swiglu_limit": None,
+    "swiglu_limit_after_activation": 0,
     "use_sparse_mixer": 0,
 }
 
@@ -49,7 +50,10 @@ class MoE:
 
     act is relu, gelu, silu or identity, times fc3(x[t]) if that is given; or swiglu, G *
     sigmoid(alpha * G) * (L + beta): G and L are fc1 and fc3, or the even and odd, or first and
-    second results of fc1, and cut off at swiglu_limit. With use_sparse_mixer p is as in _mixed.
+    second results of fc1, and cut off at swiglu_limit, or by swiglu_limit_after_activation the
+    product with the sigmoid is in place of G. With use_sparse_mixer p is as in _mixed.
+
+    Weights (E, K, N) are those of (E, N, K) in another shape: their order in memory is the same.
     """
 
     signature = "x: F, router: F, w1: F, bias1?: F, w2: F, bias2?: F, w3?: F, bias3?: F -> y"
@@ -192,8 +196,6 @@ def _dequantized(g: Any, w: Value, scales: Value, zeros: Given, bits: int, block
     codes = unpacked(g, w, bits)
     experts, columns, k = codes.shape
     if len(scales.shape) == 2:  # of whole columns, whose zeros are packed
-        if not isinstance(k, int):
-            raise NotInferable(f"the sizes of the weights {w.name} are not known")
         block, scales = k, g.Reshape(scales, [experts, columns, 1])
         if zeros is not None:
             zeros = g.Slice(unpacked(g, zeros, bits), [0], [columns], [1])
@@ -219,9 +221,11 @@ def _mixture(
     normalize_routing_weights: int,
     swiglu_fusion: int,
     swiglu_limit: Optional[float],
+    swiglu_limit_after_activation: int,
     use_sparse_mixer: int,
 ) -> Value:
     tokens, hidden = product(x.shape[:-1]), x.shape[-1]
+    first, second = _by_columns(g, first, second, hidden)
     if use_sparse_mixer and k != 2:
         raise UnsupportedOp(f"use_sparse_mixer is not supported with k={k}, but with two experts")
     weights, chosen = _routed(g, router, mixing, k, normalize_routing_weights, use_sparse_mixer)
@@ -238,10 +242,13 @@ def _mixture(
             if third is None:
                 raise UnsupportedOp("swiglu is not supported without a third layer if not fused")
             up = linear(rows, third, chosen, k)
+        is_cut_after = bool(swiglu_limit_after_activation)
         if limit is not None:
-            gate, up = g.Min(gate, limit), g.Clip(up, -limit, limit)
-        up = up if activation_beta == 0.0 else g.Add(up, activation_beta)
-        inner = g.Mul(g.Swish(gate, alpha=activation_alpha), up)
+            gate, up = gate if is_cut_after else g.Min(gate, limit), g.Clip(up, -limit, limit)
+        gate = g.Swish(gate, alpha=activation_alpha)
+        if limit is not None and is_cut_after:
+            gate = g.Min(gate, limit)
+        inner = g.Mul(gate, up if activation_beta == 0.0 else g.Add(up, activation_beta))
     elif activation_type in ACTS:
         inner = ACTS[activation_type](g, inner)
         if third is not None:
@@ -252,6 +259,19 @@ def _mixture(
     each = linear(flat, second, g.Reshape(chosen, [tokens * k]), 1)  # (T * k, hidden)
     shared = g.Mul(g.Reshape(each, [tokens, k, hidden]), g.Unsqueeze(weights, [2]))
     return g.Reshape(g.ReduceSum(shared, [1], keepdims=0), list(x.shape))
+
+
+def _by_columns(g: Any, first: _Layer, second: _Layer, hidden: Dim) -> tuple[_Layer, _Layer]:
+    """Both layers with w (E, N, K), where fixed sizes say that they are (E, K, N)."""
+    (experts, a, b), (_, c, d) = first.w.shape, second.w.shape
+    if not all(isinstance(n, int) for n in (hidden, a, b, c, d)):
+        return first, second
+    if (a, d) != (hidden, hidden) or hidden in (b, c):
+        return first, second
+    return (
+        first._replace(w=g.Reshape(first.w, [experts, b, a])),
+        second._replace(w=g.Reshape(second.w, [experts, d, c])),
+    )
 
 
 def _routed(

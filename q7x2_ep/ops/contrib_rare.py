@@ -10,11 +10,12 @@ from typing import Any, Optional
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import DataError, UnsupportedOp
+from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ops import op
 from q7x2_ep.ops.builder import infer_meaning
 from q7x2_ep.ops.common import dims, fresh, known, normal_axis, where_is
+from q7x2_ep.ops.pool import pool_axes
 
 
 @op("com.microsoft::BifurcationDetector")
@@ -301,3 +302,55 @@ def sampled(x: np.ndarray, rows: np.ndarray, columns: np.ndarray, mode: str) -> 
         high = np.minimum(low + 1, x.shape[axis] - 1)
         x = np.take(x, low, axis) * (1 - share) + np.take(x, high, axis) * share
     return x
+
+
+@op("com.microsoft::MaxpoolWithMask")
+class MaxpoolWithMask:
+    """MaxPool of what a mask leaves: of each row of a window, what is before its first 0; the
+    lowest float where that is nothing. The first element of a plane or volume is always left.
+
+    Shapes: x (N, C, ..), mask (1, 1, ..).
+    """
+
+    signature = "x: float32, mask: int32 -> y"
+    attributes = {
+        "auto_pad": "NOTSET",
+        "kernel_shape": None,
+        "pads": None,
+        "storage_order": 0,
+        "strides": None,
+    }
+
+    def infer(node: Node) -> list[Type]:
+        x, mask = dims(node), dims(node, 1)
+        if len(mask) != len(x):
+            raise ModelError(
+                f"{where_is(node)} mask is {mask}: expected as many dims as x has, {x}"
+            )
+        if mask[:2] != (1, 1):  # onnxruntime reads others from wrong places
+            raise UnsupportedOp(f"{where_is(node)} is not supported with a mask {mask} of channels")
+        axes = pool_axes(node, x)
+        return [Type(node.inputs[0].dtype, (*x[:2], *(axis.out for axis in axes)))]
+
+    def reference(node: Node, x: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        if mask.shape[2:] != x.shape[2:]:
+            raise DataError(
+                f"{where_is(node)} mask is {list(mask.shape)}: expected [1, 1, "
+                f"{', '.join(map(str, x.shape[2:]))}]"
+            )
+        axes, lowest = pool_axes(node, x.shape), np.finfo(x.dtype).min
+        around = [(0, 0), (0, 0)]
+        around += [(axis.before, max(0, axis.after)) for axis in axes]
+        kept = mask != 0
+        if len(axes) > 1 and kept.size:
+            kept.reshape(-1)[0] = True
+        kernel, inner = [axis.kernel for axis in axes], tuple(range(2, x.ndim))
+        steps = (slice(None), slice(None), *(slice(None, None, axis.stride) for axis in axes))
+
+        def windows(array: np.ndarray, fill: Any) -> np.ndarray:
+            wide = np.pad(array, around, constant_values=fill)
+            return np.lib.stride_tricks.sliding_window_view(wide, kernel, inner)[steps]
+
+        left = np.logical_and.accumulate(windows(kept, True), -1)
+        over = tuple(range(-len(axes), 0))
+        return np.where(left, windows(x, lowest), lowest).max(over, initial=lowest)

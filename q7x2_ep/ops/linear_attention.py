@@ -63,8 +63,9 @@ class LinearAttention:
 
     def infer(node: Node) -> list[Type]:
         B, T, Hq, Hkv, D, Dv = sizes(node)
-        dtype = node.inputs[0].dtype
-        return [Type(dtype, (B, T, max(Hq, Hkv) * Dv)), Type(dtype, (B, Hkv, D, Dv))]
+        dtype, past = node.inputs[0].dtype, node.input(3)
+        state = dtype if past is None else past.dtype
+        return [Type(dtype, (B, T, max(Hq, Hkv) * Dv)), Type(state, (B, Hkv, D, Dv))]
 
     def guards(node: Node) -> list[Guard]:
         B, T, Hq, Hkv, D, Dv = sizes(node)

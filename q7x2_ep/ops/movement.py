@@ -53,6 +53,7 @@ from q7x2_ep.ops.common import (
     where_is,
 )
 
+FAR = 2**40  # a step that is longer than any dim
 OPEN_END = 2**31 - 1  # an end of a Slice from here on means "to the end": no dim is that long
 
 
@@ -465,6 +466,7 @@ def slice_bounds(node: Node) -> list[tuple[int, Dim, Dim, Dim, int]]:
     require_lengths(node, starts, ends, axes, steps)
     if 0 in steps:
         raise ModelError(f"{where_is(node)} steps {steps}: 0 leads nowhere")
+    steps = tuple(max(-FAR, min(step, FAR)) for step in steps)  # sums with dims stay in 64 bits
     fronted = [normal_axis(node, axis, len(shape)) for axis in axes]
     return [(axis, shape[axis], *rest) for axis, *rest in zip(fronted, starts, ends, steps)]
 

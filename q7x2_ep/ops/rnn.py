@@ -63,7 +63,12 @@ FUNCTIONS = {
     "softplus": Function("softplus", lambda x, alpha, beta: np.logaddexp(x, x.dtype.type(0))),
 }
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
-USUAL = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
+USUAL = {
+    "RNN": ("Tanh",),
+    "GRU": ("Sigmoid", "Tanh"),
+    "LSTM": ("Sigmoid", "Tanh", "Tanh"),
+    "com.microsoft::AttnLSTM": ("Sigmoid", "Tanh", "Tanh"),
+}
 LENGTHS = 4  # the position of sequence_lens
 STEP_FUNCTIONS = 3  # for each direction in the op row `rnn`
 ATTRIBUTES = {
@@ -175,6 +180,27 @@ def recurrent_guards(node: Node) -> list[Guard]:
 Cell = Callable[..., tuple[np.ndarray, np.ndarray]]
 
 
+def applied_functions(node: Node, dtype: Any) -> list[list[Callable]]:
+    """Those of each direction, of one array each; the first two clip it."""
+    clip, each = clip_of(node), len(USUAL[node.op])
+    applied = [
+        lambda v, f=f, alpha=alpha, beta=beta: f.reference(v, alpha, beta).astype(dtype)
+        for f, alpha, beta in functions(node)
+    ]
+    found = []
+    for first in range(0, len(applied), each):
+        own = applied[first : first + each]
+        clipped = [lambda v, f=f: f(np.clip(v, -clip, clip)) for f in own[:2]]
+        found.append([*clipped, *own[2:]])
+    return found
+
+
+def times(node: Node, d: int, steps: int) -> range:
+    """The steps of direction d, in its order."""
+    is_backward = d == 1 or node.attrs["direction"] == "reverse"
+    return range(steps)[:: -1 if is_backward else 1]
+
+
 def run_recurrent(
     node: Node,
     cell: Cell,
@@ -203,17 +229,9 @@ def run_recurrent(
     zeros = np.zeros((count, batch, hidden), dtype)
     h, c = (zeros.copy() if state is None else state.copy() for state in (h, c))
     y = np.zeros((steps, count, batch, hidden), dtype)
-    clip, each = clip_of(node), len(USUAL[node.op])
-    applied = [
-        lambda v, f=f, alpha=alpha, beta=beta: f.reference(v, alpha, beta).astype(dtype)
-        for f, alpha, beta in functions(node)
-    ]
-    for d in range(count):
-        own = applied[d * each : (d + 1) * each]
-        clipped = [lambda v, f=f: f(np.clip(v, -clip, clip)) for f in own[:2]]
-        backward = d == 1 or node.attrs["direction"] == "reverse"
-        for t in reversed(range(steps)) if backward else range(steps):
-            new = cell([*clipped, *own[2:]], x[t], h[d], c[d], w[d], r[d], bias[d], peephole[d])
+    for d, applied in enumerate(applied_functions(node, dtype)):
+        for t in times(node, d, steps):
+            new = cell(applied, x[t], h[d], c[d], w[d], r[d], bias[d], peephole[d])
             goes_on = (t < lengths)[:, None]
             h[d], c[d] = (np.where(goes_on, a, b) for a, b in zip(new, (h[d], c[d])))
             y[t, d] = np.where(goes_on, h[d], 0)
@@ -404,6 +422,18 @@ class GRU:
     lower = lower_recurrent
 
 
+def lstm_cell(node: Node) -> Cell:
+    def cell(f: Any, x: Any, h: Any, c: Any, w: Any, r: Any, bias: Any, p: Any) -> Any:
+        sums = x @ w.T + h @ r.T + sum(np.split(bias, 2))
+        (i, o, forget, new), (p_i, p_o, p_f) = np.split(sums, 4, axis=-1), np.split(p, 3)
+        i = f[0](i + p_i * c)
+        forget = 1 - i if node.attrs["input_forget"] else f[0](forget + p_f * c)
+        c = forget * c + i * f[1](new)
+        return f[0](o + p_o * c) * f[2](c), c
+
+    return cell
+
+
 @op("LSTM")
 class LSTM:
     """h = o h(c), c = f c + i g(..) with gates i, o and f, as csrc/kernels/rnn.h has it.
@@ -422,15 +452,7 @@ class LSTM:
     infer = infer_recurrent
 
     def reference(node: Node, *inputs: Optional[np.ndarray]) -> tuple[np.ndarray, ...]:
-        def cell(f: Any, x: Any, h: Any, c: Any, w: Any, r: Any, bias: Any, p: Any) -> Any:
-            sums = x @ w.T + h @ r.T + sum(np.split(bias, 2))
-            (i, o, forget, new), (p_i, p_o, p_f) = np.split(sums, 4, axis=-1), np.split(p, 3)
-            i = f[0](i + p_i * c)
-            forget = 1 - i if node.attrs["input_forget"] else f[0](forget + p_f * c)
-            c = forget * c + i * f[1](new)
-            return f[0](o + p_o * c) * f[2](c), c
-
-        return run_recurrent(node, cell, *inputs)
+        return run_recurrent(node, lstm_cell(node), *inputs)
 
     guards = recurrent_guards
     lower = lower_recurrent

@@ -47,7 +47,9 @@ class NonZero:
 
 @op("Compress")
 class Compress:
-    """What a condition selects along an axis, or of all elements where no axis is given."""
+    """What a condition selects along an axis, or of all elements where no axis is given; what it
+    says behind their end is not read.
+    """
 
     signature = "x, condition: bool -> y"
     attributes = {"axis": None}
@@ -58,11 +60,17 @@ class Compress:
         shape[axis] = fresh(node, 0, len(shape))[axis]
         return [Type(node.inputs[0].dtype, tuple(shape))]
 
-    reference = lambda node, x, condition: np.compress(condition, x, node.attrs["axis"])
+    def reference(node: Node, x: np.ndarray, condition: np.ndarray) -> np.ndarray:
+        axis = node.attrs["axis"]
+        return np.compress(condition[: x.size if axis is None else x.shape[axis]], x, axis)
 
     def decompose(g: Any, x: Value, condition: Value, axis: Optional[int]) -> Value:
-        places = g.Reshape(g.NonZero(condition), [-1])
-        return g.Gather(x if axis is not None else g.Reshape(x, [-1]), places, axis=axis or 0)
+        whole = x if axis is not None else g.Reshape(x, [-1])
+        size, (length,) = whole.shape[axis or 0], condition.shape
+        fits = isinstance(length, int) and isinstance(size, int) and length <= size
+        if not fits and length != size:
+            condition = g.Slice(condition, [0], [size], [0])
+        return g.Gather(whole, g.Reshape(g.NonZero(condition), [-1]), axis=axis or 0)
 
 
 @op("Unique")

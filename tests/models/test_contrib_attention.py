@@ -515,15 +515,25 @@ def test_group_query_attention_of_padded_chunks(fixed: tuple[int, ...], extra: d
 
 
 def slide(
-    capacity: int, before: list[int], new: list[int], fixed: tuple[int, ...] = (), **more: Any
+    capacity: int,
+    before: list[int],
+    new: list[int],
+    fixed: tuple[int, ...] = (),
+    bias: Optional[tuple[int, int]] = None,
+    **more: Any,
 ) -> tuple[bytes, dict[str, np.ndarray]]:
-    """A GroupQueryAttention with a window of 5 over caches of its last keys."""
+    """A GroupQueryAttention with a window of 5 over caches of its last keys. bias: the first dims
+    of one.
+    """
     batch, length = len(before), max(new)
     total = np.add(before, new)
     inputs = [*grouped(batch, length, capacity)[:5], ints(*(total - 1)), ints(max(total))]
     inputs += [f(64, DEPTH // 2), f(64, DEPTH // 2)]
-    if min(new) < length and max(before):
-        inputs += [*[None] * 7, ints(*new)]
+    has_padding = min(new) < length and max(before) > 0
+    if bias is not None:
+        inputs += [None, f(*bias, length, max(total))]
+    if has_padding:
+        inputs += [*[None] * (16 - len(inputs)), ints(*new)]
     attrs = {"num_heads": HEADS, "kv_num_heads": SHARED, "do_rotary": 1, **more}
     attrs = {"local_window_size": 5, "sliding_window_cache": 1, **attrs}
     symbols = {capacity: "capacity", length: "length", batch: "batch"}
@@ -544,11 +554,19 @@ def slide(
     ],
     ids=str,
 )
+@pytest.mark.parametrize("biased", [None, (0, 0), (1, 0), (1, 1)], ids=str)
 def test_group_query_attention_in_a_window(
-    fixed: tuple[int, ...], capacity: int, before: list[int], new: list[int]
+    fixed: tuple[int, ...],
+    capacity: int,
+    before: list[int],
+    new: list[int],
+    biased: Optional[tuple[int, int]],
 ) -> None:
-    """A cache holds the last keys, and whenever it is full drops all that are out of sight."""
-    model, feeds = slide(capacity, before, new, fixed)
+    """A cache holds the last keys, and whenever it is full drops all that are out of sight. A bias
+    has a column for each key there ever was.
+    """
+    bias = None if biased is None else (len(before) if biased[0] else 1, HEADS if biased[1] else 1)
+    model, feeds = slide(capacity, before, new, fixed, bias)
     y, *caches = Session(model, threads=2).run(feeds)
     wanted, *wanted_caches = theirs(model, feeds)
     for b, count in enumerate(new):
@@ -597,7 +615,7 @@ def test_what_windows_want() -> None:
         Session(model).run(feeds)
     with pytest.raises(ModelError, match="without a window"):
         Session(slide(5, [3], [1], local_window_size=-1)[0])
-    with pytest.raises(UnsupportedOp, match="neither attention_bias nor qk_output"):
+    with pytest.raises(UnsupportedOp, match="with qk_output"):
         Session(slide(5, [3], [1], qk_output=1)[0])
 
 

@@ -93,6 +93,29 @@ def test_causal_conv(activation: str, dilation: int, past: bool, length: int) ->
     same("CausalConvWithState", inputs, (FLOAT, FLOAT), channels_last=1, **attrs)
 
 
+@pytest.mark.parametrize("symbols", [{6: "C", 4: "K"}, {6: "C"}, {4: "K", 9: "L"}], ids=str)
+@pytest.mark.parametrize("past", [False, True])
+@pytest.mark.parametrize("activation", ["none", "silu"])
+def test_causal_conv_of_fed_sizes(symbols: dict, past: bool, activation: str) -> None:
+    attrs: dict[str, Any] = {"activation": activation, "dilation": 2, "symbols": symbols}
+    for bias in (None, f(6)):
+        inputs = [f(3, 6, 9), f(6, 1, 4), bias, *([f(3, 6, 6)] if past else [])]
+        if not past:
+            same("CausalConvWithState", inputs[: 2 if bias is None else 3], (FLOAT,) * 2, **attrs)
+            continue
+        attrs["symbols"] = {} if 6 in symbols else symbols  # a state of 6 rows of 6 channels
+        same("CausalConvWithState", inputs, (FLOAT, FLOAT), **attrs)
+    inputs = [f(3, 9, 6), f(6, 1, 4), None, *([f(3, 3, 6)] if past else [])]
+    attrs |= {"dilation": 1, "symbols": symbols}
+    same(
+        "CausalConvWithState",
+        inputs if past else inputs[:2],
+        (FLOAT,) * 2,
+        channels_last=1,
+        **attrs,
+    )
+
+
 RULES = {"linear": (0, 0), "gated": (1, 0), "delta": (0, 1), "gated_delta": (1, 1)}
 
 
@@ -115,6 +138,20 @@ def test_linear_attention(
         attrs.update({"scale": 0.5} if per_key else {})
         for symbols in ({steps: "T"}, {steps: "T", heads * depth: "width"}):
             same("LinearAttention", inputs, (FLOAT, FLOAT), symbols=symbols, **attrs)
+
+
+@pytest.mark.parametrize("update_rule", RULES)
+def test_linear_attention_of_halves(update_rule: str) -> None:
+    """Beside a state of float32, which stays so."""
+    decays, differs = RULES[update_rule]
+    inputs: list[Any] = [f(B, 5, 8), f(B, 5, 8) / 4, f(B, 5, 6)]
+    gates = [-np.abs(f(B, 5, 2)) if decays else None, np.abs(f(B, 5, 2)) if differs else None]
+    for state in (f(B, 2, 4, 3), f(B, 2, 4, 3).astype(np.float16)):
+        halves = [x if x is None else x.astype(np.float16) for x in (*inputs, *gates)]
+        given = [*halves[:3], state, *halves[3:]]
+        types = TensorProto.FLOAT16, helper.np_dtype_to_tensor_dtype(state.dtype)
+        attrs = {"q_num_heads": 2, "kv_num_heads": 2, "update_rule": update_rule}
+        same("LinearAttention", given, types, atol=2e-2, rtol=1e-2, **attrs)
 
 
 @pytest.mark.parametrize("heads, values, keys", [(4, 4, 2), (2, 6, 3), (2, 4, 1), (4, 4, 1)])

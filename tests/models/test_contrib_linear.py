@@ -170,6 +170,25 @@ def test_gather(bits: int, has_zeros: bool) -> None:
         same("GatherBlockQuantized", inputs, fixed=(0, *range(2, len(inputs))), **attrs)
 
 
+@pytest.mark.parametrize("symbols", [{16: "rows"}, {24: "width"}, {16: "rows", 24: "width"}])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("indices", [-1, [3, -16, 40]], ids=str)
+def test_gather_of_fed_sizes(symbols: dict, dtype: Any, indices: Any) -> None:
+    """With zeros only where rows are fixed, as onnxruntime asks for."""
+    attrs: dict[str, Any] = {"block_size": 16, "symbols": symbols}
+    at = np.array(indices, dtype)
+    for axes in ((0, 1), (1, 0)):
+        attrs |= dict(zip(("gather_axis", "quantize_axis"), axes))
+        if axes[1] == 1:
+            for zeros in ([], [codes(16, 2)])[: 1 if 16 in symbols else 2]:
+                inputs = [codes(16, 24), at, positive(16, 3), *zeros]
+                same("GatherBlockQuantized", inputs, bits=4, **attrs)
+        data = f(16, 24).astype(ml_dtypes.float8_e4m3fn)
+        scales = positive(16, 2) if axes[1] else positive(1, 24)
+        model, feeds = one_node("GatherBlockQuantized", [data, at, scales], (1,), (0,), **attrs)
+        np.testing.assert_allclose(Session(model).run(feeds), theirs(model, feeds), rtol=1e-6)
+
+
 @pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
 def test_gather_from_one_row(shape: tuple) -> None:
     inputs = [codes(1, 24), np.zeros(shape, np.int64), positive(1, 3)]
@@ -206,6 +225,44 @@ def test_experts(attrs: dict, k: int, normalizes: int) -> None:
     inputs[3] = inputs[5] = None
     same("MoE", inputs[:5], fixed=(2, 4), **attrs, **more)
     same("MoE", inputs[:5], **attrs, **more)
+
+
+@pytest.mark.parametrize("attrs", [*ACTIVATIONS, SWIGLU], ids=str)
+def test_experts_of_another_shape(attrs: dict) -> None:
+    """Weights (E, K, N) are read in their order in memory."""
+    inner = 2 * N if "swiglu_fusion" in attrs else N
+    inputs = [f(10, K), f(10, E), f(E, K, inner) / 4, f(E, inner), f(E, N, K) / 4, f(E, K)]
+    for fixed in ((), (2, 4)):
+        same("MoE", inputs, fixed=fixed, k=2, **attrs)
+
+
+@pytest.mark.parametrize("fusion", [1, 2])
+def test_cut_behind_the_gate(fusion: int) -> None:
+    """By numpy, as onnxruntime's kernels for this processor refuse it; they take a 0."""
+    inputs = [f(10, K), f(10, E), f(E, 2 * N, K), None, f(E, K, N)]
+    attrs: dict[str, Any] = {**SWIGLU, **CUT, "k": E, "swiglu_fusion": fusion}
+    if fusion == 1:
+        same("MoE", inputs, swiglu_limit_after_activation=0, atol=1e-3, **attrs)
+    model, feeds = one_node("MoE", inputs, (1,), swiglu_limit_after_activation=1, **attrs)
+    x, logits, w1, _, w2 = inputs
+    inner = np.einsum("tk,enk->ten", x, w1)
+    gate, up = (inner[..., 0::2], inner[..., 1::2]) if fusion == 1 else np.split(inner, 2, -1)
+    gate = np.minimum(gate / (1 + np.exp(-1.7 * gate)), 0.7)
+    each = np.einsum("ten,ekn->tek", gate * (np.clip(up, -0.7, 0.7) + 1), w2)
+    shares = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    wanted = np.einsum("te,tek->tk", shares, each)
+    np.testing.assert_allclose(Session(model).run(feeds)[0], wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("block", [0, 16])
+@pytest.mark.parametrize("symbols", [{16: "a", 24: "b"}, {16: "a"}, {24: "b"}, {10: "T", 16: "a"}])
+def test_quantised_experts_of_fed_sizes(block: int, symbols: dict) -> None:
+    blocks = ((K // block,), (N // block,)) if block else ((), ())
+    weights = [codes(E, N, K // 2), positive(E, N, *blocks[0]), None]
+    weights += [codes(E, K, N // 2), positive(E, K, *blocks[1])]
+    attrs = {"k": 2, "normalize_routing_weights": 1, **({"block_size": block} if block else {})}
+    attrs |= {"activation_type": "silu", "symbols": symbols}
+    same("QMoE", [f(10, K), f(10, E), *weights], **attrs)
 
 
 @pytest.mark.parametrize("attrs", [{"activation_type": "silu"}, SWIGLU], ids=str)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto
 
+from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
 from q7x2_ep.session import Session
 from tests.models.beside import one_node, same, theirs, weights
 
@@ -118,3 +119,41 @@ def test_weights_of_an_lstm_are_made_once() -> None:
     model, _ = one_node("DynamicQuantizeLSTM", inputs, (FLOAT,) * 3, **attrs)
     steps = [step.op for step in Session(model).program.steps]
     assert "rnn" in steps and not {"cast", "copy", "pack_b"} & set(steps)
+
+
+@each_draw
+@pytest.mark.parametrize(
+    "sizes, attrs",
+    [
+        ((7,), {"kernel_shape": [3]}),
+        ((7,), {"kernel_shape": [3], "strides": [2], "pads": [1, 2]}),
+        ((5, 6), {"kernel_shape": [2, 3]}),
+        ((5, 6), {"kernel_shape": [3, 3], "strides": [2, 1], "pads": [1, 1, 0, 2]}),
+        ((6, 6), {"kernel_shape": [3, 2], "strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ((4, 5, 3), {"kernel_shape": [2, 3, 2], "strides": [1, 2, 1]}),
+    ],
+    ids=str,
+)
+def test_masked_pool(seed: int, sizes: tuple[int, ...], attrs: dict) -> None:
+    random = np.random.default_rng(seed)
+    mask = (random.random((1, 1, *sizes)) < 0.6).astype(np.int32)
+    same("MaxpoolWithMask", [floats(seed, 2, 3, *sizes), mask], **attrs)
+    same("MaxpoolWithMask", [floats(seed, 2, 3, *sizes), mask], symbols={5: "H", 7: "W"}, **attrs)
+
+
+def test_masks_that_do_not_fit() -> None:
+    x = floats(0, 2, 3, 5)
+    for shape, error, words in (
+        ((2, 3, 5), UnsupportedOp, "mask"),
+        ((1, 5), ModelError, "as many dims"),
+        ((1, 1, 4), DataError, r"expected \[1, 1, 5\]"),
+    ):
+        inputs = [x, np.ones(shape, np.int32)]
+        model, feeds = one_node("MaxpoolWithMask", inputs, (FLOAT,), kernel_shape=[2])
+        with pytest.raises(error, match=words):
+            Session(model).run(feeds)
+
+
+@pytest.mark.parametrize("op", ["MemcpyFromHost", "MemcpyToHost"])
+def test_copies_between_devices(op: str) -> None:
+    same(op, [floats(1, 2, 3)], domain="")

@@ -204,3 +204,26 @@ def test_texts_of_integers_that_are_too_large(dtype: str) -> None:
     )
     with pytest.raises(DataError, match="is no integer of 64 bits"):
         Session(model).run(feeds)
+
+
+@pytest.mark.parametrize("symbols", [None, {3: "n", 8: "m"}])
+@pytest.mark.parametrize("fixed", [(), (1,)])
+@pytest.mark.parametrize("axis", [None, 0, 1, -1])
+@pytest.mark.parametrize("length", [1, 3, 8])
+def test_conditions_of_any_length(symbols: Any, fixed: tuple, axis: Any, length: int) -> None:
+    """What they say behind the axis is not read."""
+    condition = np.arange(length) % 3 != 1
+    x = RANDOM.standard_normal((3, 2)).astype(np.float32)
+    attrs = {} if axis is None else {"axis": axis}
+    same("Compress", [x, condition], symbols=symbols, fixed=fixed, domain="", **attrs)
+
+
+@pytest.mark.parametrize("step", [2**63 - 1, -(2**63), 1 - 2**63, 2**62, -(2**62), 2**41])
+@pytest.mark.parametrize("start, end", [(0, 9), (-1, -(2**63)), (4, -9), (-(2**63), 4), (2, 2)])
+@pytest.mark.parametrize("size", [0, 1, 5])
+def test_steps_that_are_longer_than_any_axis(step: int, start: int, end: int, size: int) -> None:
+    x = RANDOM.standard_normal((2, size)).astype(np.float32)
+    bounds = [np.array([n], np.int64) for n in (start, end, 1, step)]
+    for fixed in ((), (1, 2, 3), (1, 2, 3, 4)):
+        for symbols in (None, {size: "n"}) if size > 2 else (None,):
+            same("Slice", [x, *bounds], fixed=fixed, symbols=symbols, domain="")
