@@ -188,10 +188,10 @@ def test_bits_are_those_of_single_rows(row: KernelRow, op: str, attrs: dict, H: 
 @every_row
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_functions(row: KernelRow, function: str) -> None:
-    for op, usual in USUAL.items():
+    for op in GATES:
         given = operands(op, 2, 2, 2, 5)
-        for i in range(2 * len(usual)):
-            names = list(usual * 2)
+        for i in range(2 * len(USUAL[op])):
+            names = list(USUAL[op] * 2)
             names[i] = function
             assert_right(row, op, given, activations=names)
 
