@@ -13,7 +13,7 @@ from typing import Any, Callable, NamedTuple, Optional, Union
 import numpy as np
 
 from q7x2_ep import dtypes
-from q7x2_ep.errors import ModelError, UnsupportedOp
+from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
 from q7x2_ep.ir.core import MAX_ELEMENTS, Node, Type, Value, where_is
 from q7x2_ep.ir.shape import Dim, at_least, broadcast_shapes, measured, minimum, product
 from q7x2_ep.ir.view import View, channels_last_strides, contiguous_strides
@@ -166,6 +166,12 @@ def require_rank(node: Node, ndim: int) -> None:
     """Raises: ModelError for a result of more dims than numpy has."""
     if ndim > MAX_RANK:
         raise ModelError(f"{where_is(node)} a result of {ndim} dims; the most are {MAX_RANK}")
+
+
+def require_shape(node: Node, name: str, x: Optional[np.ndarray], *shape: int) -> None:
+    """Raises: DataError for an operand that is fed in another shape, if it is."""
+    if x is not None and x.shape != shape:
+        raise DataError(f"{where_is(node)} {name} is {list(x.shape)}: expected {[*shape]}")
 
 
 def constant_scalar(value: Optional[Value]) -> Optional[float]:

@@ -12,7 +12,7 @@ import numpy as np
 from q7x2_ep.errors import DataError, ModelError
 from q7x2_ep.ir.core import Node, Type
 from q7x2_ep.ops import op
-from q7x2_ep.ops.common import dims, where_is
+from q7x2_ep.ops.common import dims, require_shape, where_is
 from q7x2_ep.ops.rnn import (
     ATTRIBUTES,
     applied_functions,
@@ -97,10 +97,7 @@ class AttnLSTM:
             ("AW", attention_weight, (count, hidden + depth, seen)),
         )
         for name, array, shape in expected:
-            if array is not None and array.shape != shape:
-                raise DataError(
-                    f"{where_is(node)} {name} is {list(array.shape)}: expected {[*shape]}"
-                )
+            require_shape(node, name, array, *shape)
         lengths = _lengths(node, "sequence_lens", lengths, batch, steps)
         memory_lens = _lengths(node, "memory_seq_lens", memory_lens, batch, longest)
         bias = np.zeros((count, 8 * hidden), x.dtype) if b is None else b

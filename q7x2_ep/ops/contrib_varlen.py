@@ -18,8 +18,9 @@ from q7x2_ep.errors import DataError, ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
 from q7x2_ep.ir.shape import Dim
 from q7x2_ep.ops import op
+from q7x2_ep.ops.activation import sigmoid
 from q7x2_ep.ops.builder import Given
-from q7x2_ep.ops.common import dims, where_is
+from q7x2_ep.ops.common import dims, require_shape, where_is
 from q7x2_ep.ops.linear_attention import RULES
 
 Array = Optional[np.ndarray]
@@ -39,12 +40,6 @@ def sequences(node: Node, ends: np.ndarray, count: int) -> Iterator[tuple[int, s
     if (np.diff(ends) < 1).any():
         raise DataError(f"{where_is(node)} sequences end at {ends.tolist()}: one is empty")
     return ((b, slice(*ends[b : b + 2].tolist())) for b in range(len(ends) - 1))
-
-
-def require_shape(node: Node, name: str, x: Array, *shape: int) -> None:
-    """Raises: DataError for an operand that is given in another shape."""
-    if x is not None and x.shape != shape:
-        raise DataError(f"{where_is(node)} {name} is {list(x.shape)}: expected {[*shape]}")
 
 
 def captured(node: Node, count: Array, sequences: int) -> int:
@@ -123,17 +118,13 @@ class VarlenCausalConvWithState:
             if bias is not None:
                 total += bias.astype(wide)
             if node.attrs["activation"] != "none":
-                total = total * _sigmoid(total)
+                total = total * sigmoid(total)
             y[part] = total.astype(x.dtype)
             present[b] = whole[length:].T
             if count is not None:
                 n = min(max(int(count[b]), 0), capacity, length)
                 update[b, :n] = x[part][:n]
         return (y, present, update)[: len(node.outputs)]
-
-
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    return 0.5 + 0.5 * np.tanh(0.5 * x)  # does not overflow
 
 
 NGRAMS = {"max_ngram_size": None, "n_head_per_ngram": None, "pad_id": None, "reset_on_eos": 0}
@@ -490,7 +481,7 @@ class PackedDeltaNet:
         rates = np.ones((N, Hv), wide)
         if beta is not None:
             rates = beta.reshape(N, Hv).astype(wide)
-            rates = _sigmoid(rates) if node.attrs["beta_activation"] == "sigmoid" else rates
+            rates = sigmoid(rates) if node.attrs["beta_activation"] == "sigmoid" else rates
         scale = node.attrs["scale"] or D**-0.5
         y = np.empty((N, Hv, Dv), wide)
         present = np.zeros((batch, Hv, Dv, D), wide) if past is None else past.copy()
@@ -561,5 +552,5 @@ def _factors(node: Node, decay: Array, a_log: Any, dt_bias: Any, N: int, Hv: int
         if gate in ("softplus", "qwen"):
             g = -speed * np.logaddexp(g, np.float32(0))
         else:
-            g = np.float32(node.attrs["gate_lower_bound"]) * _sigmoid(speed * g)
+            g = np.float32(node.attrs["gate_lower_bound"]) * sigmoid(speed * g)
     return np.exp(g)
