@@ -35,13 +35,9 @@ static float *work_of(const attention_job *job, int64_t thread) {
 
 /* Whether all of x (n) are numbers. */
 static bool is_finite(const float *x, int64_t n) {
-    uint32_t most = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, x + i, sizeof bits);
-        most = (bits & 0x7f800000) > most ? bits & 0x7f800000 : most;
-    }
-    return most < 0x7f800000;
+    for (int64_t i = 0; i < n; i++)
+        if (!isfinite(x[i])) return false;
+    return true;
 }
 
 /* Whether a mask hides all keys from the only query of a tile by -inf: its result is NaN, or 0. */
