@@ -35,7 +35,6 @@ def test_products(kind: int, K: int, N: int, shape: tuple[int, ...]) -> None:
         fixed=(1, 2),
         symbols={3: "T"},
         blk_quant_type=kind,
-        atol=1e-3,
     )
 
 
