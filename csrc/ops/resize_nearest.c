@@ -38,10 +38,11 @@ static int64_t nearest(const q7_resize_nearest_args *args, const nearest_axis *a
                               (float)axis->end);
     const double last = (double)(axis->n - 1);
     if (args->coordinate == Q7_coordinate_tf_crop_and_resize && !(x >= 0 && x <= last)) return -1;
+    const double tie = 1e-6; /* as ops/resize.py says */
     double at = x;
     switch (args->rounding) {
-        case Q7_rounding_round_prefer_floor: at = ceil(at - 0.5); break;
-        case Q7_rounding_round_prefer_ceil: at = floor(at + 0.5); break;
+        case Q7_rounding_round_prefer_floor: at = ceil(at - 0.5 - tie); break;
+        case Q7_rounding_round_prefer_ceil: at = floor(at + 0.5 + tie); break;
         case Q7_rounding_floor: at = floor(at); break;
         default: at = ceil(at); break;
     }

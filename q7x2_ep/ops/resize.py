@@ -48,9 +48,10 @@ COORDINATES = (
     "tf_half_pixel_for_nn",
     CROP,
 )
+TIE = 1e-6  # as far from a half a place is a tie, as onnxruntime has it: 19.5 / 1.3 in float32
 NEAREST = {
-    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
-    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5 - TIE),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5 + TIE),
     "floor": np.floor,
     "ceil": np.ceil,
 }

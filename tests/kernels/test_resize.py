@@ -129,6 +129,25 @@ def test_resize(data: Any) -> None:
         assert np.abs(found.astype(np.int64) - expected).max(initial=0) <= (mode != "nearest")
 
 
+@pytest.mark.parametrize("rounding", [*NEAREST])
+@pytest.mark.parametrize("coordinates", ["half_pixel", "asymmetric"])
+def test_places_next_to_a_half_fall_as_in_onnxruntime(rounding: str, coordinates: str) -> None:
+    """19.5 / 1.3 is 15 or, in float32, a millionth more. A constant is evaluated elsewhere."""
+    attrs = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    for n, scale in itertools.product((26, 301), (1.1, 1.3, 1.4, 1.7, 2.2, 0.3, 0.7, 2 / 3, 2)):
+        x, scales = np.arange(n, dtype=np.float32), np.array([scale], np.float32)
+        fixed = {"_roi": np.zeros(0), "scales": scales}
+        made = model("Resize", {"x": x}, fixed, mode="nearest", **attrs)
+        theirs = onnxruntime.InferenceSession(
+            made.SerializeToString(), providers=["CPUExecutionProvider"]
+        )
+        (wanted,) = theirs.run(None, {"x": x})
+        np.testing.assert_array_equal(run(made, {"x": x}), wanted)
+        made.graph.initializer.append(numpy_helper.from_array(x, "x"))
+        del made.graph.input[:]
+        np.testing.assert_array_equal(run(made, {}), wanted)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_resize_of_images(data: Any) -> None:
