@@ -183,3 +183,60 @@ void Q7_KERNEL(binary_any)(int64_t dtype, int64_t op, int64_t n, const void *pa,
         default: compare(Q7_binary_greater_equal, n, a, a_stride, b, b_stride, y); break;
     }
 }
+
+#ifndef Q7_ISA_avx512 /* which has avx2's: what they write is not in L1 */
+typedef struct pair_line {
+    int64_t n;
+    const float *a, *b, *c;
+    float low, *y;
+} pair_line;
+
+Q7_INLINE void pair_run(const pair_line *t, int64_t first, int64_t second, const bool b_vector,
+                        const bool c_vector) {
+    const q7_f32 b0 = q7_set1(*t->b), c0 = q7_set1(*t->c), low = q7_set1(t->low);
+    const int64_t n = t->n;
+    int64_t i = 0;
+    for (; i + Q7_W <= n; i += Q7_W) {
+        const q7_f32 v =
+            q7_keep(apply(first, q7_load(t->a + i), b_vector ? q7_load(t->b + i) : b0));
+        q7_store(t->y + i, q7_vmax(low, apply(second, v, c_vector ? q7_load(t->c + i) : c0)));
+    }
+    if (i == n) return;
+    const q7_f32 b = b_vector ? q7_load_tail(t->b + i, n - i) : b0;
+    const q7_f32 c = c_vector ? q7_load_tail(t->c + i, n - i) : c0;
+    const q7_f32 v = q7_keep(apply(first, q7_load_tail(t->a + i, n - i), b));
+    q7_store_tail(t->y + i, q7_vmax(low, apply(second, v, c)), n - i);
+}
+
+Q7_INLINE void pair(const pair_line *t, int64_t first, int64_t second, bool b_vector,
+                    bool c_vector) {
+    if (b_vector && c_vector)
+        pair_run(t, first, second, true, true);
+    else if (b_vector)
+        pair_run(t, first, second, true, false);
+    else if (c_vector)
+        pair_run(t, first, second, false, true);
+    else
+        pair_run(t, first, second, false, false);
+}
+
+void Q7_KERNEL(binary_pair)(int64_t first, int64_t second, int64_t n, const float *a,
+                            const float *b, int64_t b_stride, const float *c, int64_t c_stride,
+                            float low, float *y) {
+    const pair_line t = {n, a, b, c, low, y};
+#define PAIR(one, two) pair(&t, Q7_binary_##one, Q7_binary_##two, b_stride != 0, c_stride != 0)
+#define FIRST(one)                                  \
+    switch (second) {                               \
+        case Q7_binary_add: PAIR(one, add); return; \
+        case Q7_binary_sub: PAIR(one, sub); return; \
+        default: PAIR(one, mul); return;            \
+    }
+    switch (first) {
+        case Q7_binary_add: FIRST(add)
+        case Q7_binary_sub: FIRST(sub)
+        default: FIRST(mul)
+    }
+#undef FIRST
+#undef PAIR
+}
+#endif

@@ -13,6 +13,14 @@
 typedef void (*q7_binary_kernel)(int64_t dtype, int64_t op, int64_t n, const void *a,
                                  int64_t a_stride, const void *b, int64_t b_stride, void *y);
 
+/* y[i] = second(first(a[i], b[i * b_stride]), c[i * c_stride]) of floats, or `low` where that is less; each
+ * of the two is add, sub or mul. Bits are those of one after the other. y may be a, and b or c of stride 1. */
+typedef void (*q7_binary_pair_kernel)(int64_t first, int64_t second, int64_t n, const float *a,
+                                      const float *b, int64_t b_stride, const float *c,
+                                      int64_t c_stride, float low, float *y);
+
+static inline bool q7_binary_pairs(int64_t op) { return op <= Q7_binary_mul; }
+
 /* Of an element of y. */
 static inline int64_t q7_binary_bytes(int64_t op, int64_t dtype) {
     const bool compares = op >= Q7_binary_equal && op <= Q7_binary_greater_equal;

@@ -11,6 +11,7 @@
 typedef struct q7_chain_loops {
     q7_unary_kernel unary;
     q7_binary_kernel binary;
+    q7_binary_pair_kernel pair;
     q7_cast_kernel cast;
     q7_reduce_kernel reduce;
     q7_quantize_kernel quantize;

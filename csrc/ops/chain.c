@@ -15,6 +15,8 @@
  * has rows_stride floats of `rows`, for one row or CHAIN_BLOCK of them. */
 #include "../kernels/chain.h"
 
+#include <math.h>
+
 #include "loops.h"
 #include "where.h"
 
@@ -28,6 +30,12 @@ _Static_assert(sizeof((q7_chain_args *)0)->op == Q7_CHAIN_LENGTH * 8, "ops.def a
 _Static_assert(sizeof((q7_chain_args *)0)->x_bytes == Q7_CHAIN_INPUTS * 8, "ops.def, kernels.def");
 _Static_assert(sizeof((q7_chain_args *)0)->slot == VALUES * 8, "ops.def and kernels.def");
 
+/* One loop for two instructions, a Relu behind them, on three values. */
+typedef struct pair_call {
+    int64_t first, second, value[3], b_stride, c_stride;
+    float low;
+} pair_call;
+
 typedef struct chain_job {
     const q7_chain_args *args;
     const q7_call *call;
@@ -37,6 +45,8 @@ typedef struct chain_job {
     int64_t walked[Q7_CHAIN_INPUTS]; /* operand of the nest -> input */
     bool dense[Q7_CHAIN_INPUTS];
     bool sums_bytes[Q7_CHAIN_LENGTH]; /* four instructions from there on are one loop */
+    int64_t pair[Q7_CHAIN_LENGTH];    /* as pair_at() says */
+    pair_call only;                   /* the chain, where it is a pair along rows of the nest */
     int64_t count, grain;             /* elements of the nest, and of a task */
     const uint8_t *x;                 /* what indexes the table */
     uint8_t table[BYTES];
@@ -150,6 +160,67 @@ static void sum_bytes(const chain_job *job, const chain_block *block, int64_t i,
     job->loops->quantize(&to);
 }
 
+static bool is_read(const q7_chain_args *args, int64_t value, int64_t from) {
+    for (int64_t j = from; j < args->length; j++)
+        if (args->a[j] == value || args->b[j] == value || args->c[j] == value) return true;
+    return false;
+}
+
+static bool is_one_of_a_pair(const q7_chain_args *args, int64_t i) {
+    return i < args->length && args->dtype[i] == Q7_F32 && args->op[i] >= Q7_chain_binary &&
+           q7_binary_pairs(args->op[i] - Q7_chain_binary);
+}
+
+/* How many instructions from i on are one loop of floats, a pair and a Relu, as nothing else reads what is
+ * between them: 0, 2 or 3. */
+static int64_t pair_at(const q7_chain_args *args, int64_t i) {
+    const int64_t first = Q7_CHAIN_INPUTS + i, next = i + 1, relu = i + 2;
+    if (!is_one_of_a_pair(args, i) || !is_one_of_a_pair(args, next)) return 0;
+    const bool left = args->a[next] == first, right = args->b[next] == first;
+    const bool swaps = args->op[next] != Q7_chain_binary + Q7_binary_sub;
+    if (left == right || (right && !swaps) || is_read(args, first, relu)) return 0;
+    const bool clamps = relu < args->length && args->op[relu] == Q7_unary_relu &&
+                        args->a[relu] == first + 1 && !is_read(args, first + 1, relu + 1);
+    return clamps ? 3 : 2;
+}
+
+/* Which operand of instruction i such a loop goes along, where they have these strides, or -1: its first is
+ * no repeated element. */
+static int64_t along(const chain_job *job, const int64_t *stride, int64_t i) {
+    const q7_chain_args *args = job->args;
+    if (!job->pair[i]) return -1;
+    if (stride[args->a[i]]) return args->a[i];
+    const bool swaps = args->op[i] != Q7_chain_binary + Q7_binary_sub;
+    return swaps && stride[args->b[i]] ? args->b[i] : -1;
+}
+
+/* A pair from instruction i on, along operand a. */
+static pair_call pair_of(const chain_job *job, const int64_t *stride, int64_t i, int64_t a) {
+    const q7_chain_args *args = job->args;
+    const int64_t b = args->a[i] == a ? args->b[i] : args->a[i];
+    const int64_t c = args->a[i + 1] == Q7_CHAIN_INPUTS + i ? args->b[i + 1] : args->a[i + 1];
+    return (pair_call){.first = args->op[i] - Q7_chain_binary,
+                       .second = args->op[i + 1] - Q7_chain_binary,
+                       .value = {a, b, c},
+                       .b_stride = stride[b],
+                       .c_stride = stride[c],
+                       .low = job->pair[i] == 3 ? 0.0f : -INFINITY};
+}
+
+static void run_pair(const chain_job *job, const pair_call *p, int64_t n, const char *const at[3],
+                     void *y) {
+    const float *from[] = {(const void *)at[0], (const void *)at[1], (const void *)at[2]};
+    job->loops->pair(p->first, p->second, n, from[0], from[1], p->b_stride, from[2], p->c_stride,
+                     p->low, y);
+}
+
+static void execute_pair(const chain_job *job, const chain_block *block, int64_t i, int64_t a,
+                         void *y) {
+    const pair_call p = pair_of(job, block->stride, i, a);
+    const char *const at[] = {block->at[p.value[0]], block->at[p.value[1]], block->at[p.value[2]]};
+    run_pair(job, &p, block->n, at, y);
+}
+
 /* All instructions on one block; `result` is where its last one goes. */
 static void run_block(const chain_job *job, chain_block *block, char *result) {
     const q7_chain_args *args = job->args;
@@ -157,12 +228,18 @@ static void run_block(const chain_job *job, chain_block *block, char *result) {
     for (int64_t i = 0; i <= last; i++) {
         const bool sums =
             job->sums_bytes[i] && block->stride[args->a[i]] && block->stride[args->a[i + 1]];
-        const int64_t to = sums ? i + 3 : i, value = Q7_CHAIN_INPUTS + to;
-        const bool varies =
-            block->stride[args->a[i]] || block->stride[args->b[i]] || block->stride[args->c[i]];
+        const int64_t paired = along(job, block->stride, i);
+        const int64_t to = sums          ? i + 3
+                           : paired >= 0 ? i + job->pair[i] - 1
+                                         : i,
+                      value = Q7_CHAIN_INPUTS + to;
+        const bool varies = paired >= 0 || block->stride[args->a[i]] || block->stride[args->b[i]] ||
+                            block->stride[args->c[i]];
         char *y = to == last ? result : block->work + args->slot[value] * args->slot_bytes;
         if (sums)
             sum_bytes(job, block, i, y);
+        else if (paired >= 0)
+            execute_pair(job, block, i, paired, y);
         else
             execute(job, block, i, varies ? block->n : 1, y);
         i = to;
@@ -197,6 +274,37 @@ static void dense_task(void *arg, int64_t task, int64_t thread) {
     const int64_t begin = task * job->grain, bytes = q7_dtype_bytes(args->to[args->length - 1]);
     run_span(job, begin, q7_min(job->count, begin + job->grain), thread,
              (char *)args->y + begin * bytes);
+}
+
+/* A chain that is one pair, along rows: nothing waits between two loops. */
+static void pair_body(void *arg, int64_t n, const int64_t *offset, int64_t position) {
+    const chain_job *job = arg;
+    const pair_call *p = &job->only;
+    const char *at[3];
+    for (int i = 0; i < 3; i++)
+        at[i] = input(job->args, p->value[i]) + offset[p->value[i]] * (int64_t)sizeof(float);
+    run_pair(job, p, n, at, (float *)job->args->y + position);
+}
+
+/* Whether a chain is that, its rows long enough for a loop each. Makes its nest, of all inputs. */
+static bool is_pair_of_rows(chain_job *job) {
+    const q7_chain_args *args = job->args;
+    enum { SHORT = 32 };
+    if (args->reduce >= 0 || job->pair[0] != args->length) return false;
+    q7_nest nest = q7_nest_of(args->shape, args->ndim);
+    for (int64_t k = 0; k < args->inputs; k++) q7_nest_walk(&nest, args->x_stride + k * args->ndim);
+    q7_nest_collapse(&nest);
+    const int64_t last = nest.ndim - 1;
+    int64_t stride[Q7_CHAIN_INPUTS];
+    for (int64_t k = 0; k < args->inputs; k++) {
+        stride[k] = nest.stride[k][last];
+        if (stride[k] != 0 && stride[k] != 1) return false;
+    }
+    const int64_t a = along(job, stride, 0);
+    if (a < 0 || (last > 0 && nest.shape[last] < SHORT)) return false;
+    job->nest = nest;
+    job->only = pair_of(job, stride, 0, a);
+    return true;
 }
 
 /* The input whose bytes alone say what y's are, where so many are worth a table; or -1. */
@@ -282,8 +390,15 @@ void q7_op_chain(const q7_chain_args *args, const q7_call *call) {
     q7_nest own[Q7_CHAIN_INPUTS];
     chain_job job = {
         .args = args, .call = call, .loops = ((q7_chain_kernel)call->kernel)(), .own = own};
+    for (int64_t i = 0; i < args->length; i++) {
+        job.sums_bytes[i] = sums_bytes(args, i);
+        job.pair[i] = pair_at(args, i);
+    }
+    if (is_pair_of_rows(&job)) {
+        q7_nest_run(&job.nest, call, pair_body, &job);
+        return;
+    }
     job.nest = q7_nest_of(args->shape, args->ndim);
-    for (int64_t i = 0; i < args->length; i++) job.sums_bytes[i] = sums_bytes(args, i);
     for (int64_t k = 0; k < args->inputs; k++) add_input(&job, k);
     q7_nest_collapse(&job.nest);
     job.count = q7_product(args->shape, args->ndim);

@@ -270,3 +270,41 @@ def test_sums_of_bytes_within_a_chain(kernel, dtype, reads_sum):
     wanted = rounded(second + first if reads_sum else second, scales[4])
     inputs = [(x, strides) for x in (a, b, c)]
     np.testing.assert_array_equal(run(shape, inputs, program, kernel), wanted)
+
+
+PAIRED = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
+WALKS = [w for w in itertools.product(range(4), repeat=3) if 0 in w] + [
+    (1, 2, 3),
+    (2, 1, 4),
+    (4, 3, 0),
+]
+
+
+@pytest.mark.parametrize("second", PAIRED)
+@pytest.mark.parametrize("first", PAIRED)
+@pytest.mark.parametrize("kernel", kernels("chain"), ids=lambda k: k.name)
+def test_two_in_one_loop(kernel, first, second):
+    """Of every walk, a Relu behind it, and where another reads the first result, too."""
+    one, two = PAIRED[first], PAIRED[second]
+    for shape, clamps in itertools.product([(3, 40), (2, 3, 7), (5, 1100)], (False, True)):
+        kinds = operands(shape)
+        kinds[0][0].flat[:4] = np.nan, np.inf, -np.inf, -0.0
+        for walks, left, turns in zip(WALKS, itertools.cycle((0, 1)), itertools.count()):
+            inputs = [kinds[i] for i in walks]
+            a, b, c = (walked(*each, shape) for each in inputs)
+            operands_of_second = (FIRST, 2) if left else (2, FIRST)
+            program = [(first, 1, 1, (0, 1)), (second, 1, 1, operands_of_second)]
+            with np.errstate(all="ignore"):
+                between = one(a, b)
+                wanted = two(between, c) if left else two(c, between)
+                if clamps:
+                    program.append(("relu", 1, 1, (FIRST + 1,)))
+                    wanted = np.maximum(wanted, np.float32(0))
+                if turns % 5 == 0:  # the first result is read once more
+                    program.append(("sub", 1, 1, (FIRST + len(program) - 1, FIRST)))
+                    wanted = wanted - between
+                if turns % 7 == 0:  # the second reads it twice
+                    program, wanted = program[:1], two(between, between)
+                    program.append((second, 1, 1, (FIRST, FIRST)))
+            y = run(shape, inputs, program, kernel, threads=(1, 3))
+            np.testing.assert_array_equal(y, wanted, err_msg=f"{shape} {walks} {program}")
