@@ -36,19 +36,22 @@ static void read_boxes(const float *boxes, int64_t n, bool centred, corners c) {
     }
 }
 
-/* Whether a comes before b; an order, with NaN at its end. */
-static inline bool before(const float *score, int64_t a, int64_t b) {
-    const float x = score[a], y = score[b];
-    if (x > y || (x == x && y != y)) return true;
-    return (x == y || (x != x && y != y)) && a < b;
+/* A box as a number, the larger the earlier it comes: its score above its place, counted from the end. */
+static inline uint64_t rank_of(float score, int64_t box) {
+    uint32_t bits;
+    score += 0.0f; /* -0 is 0 */
+    memcpy(&bits, &score, sizeof bits);
+    bits = score != score ? 0 : bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
+    return (uint64_t)bits << 32 | (uint32_t)~box;
 }
+static inline int64_t box_of(uint64_t rank) { return (uint32_t)~rank; }
 
-/* Moves the index at `at` of a heap, whose children may come before it, to its place. */
-static void sink(int64_t *heap, int64_t n, int64_t at, const float *score) {
-    const int64_t moved = heap[at];
+/* Moves the rank at `at` of a heap, whose children may come before it, to its place. */
+static void sink(uint64_t *heap, int64_t n, int64_t at) {
+    const uint64_t moved = heap[at];
     for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
-        if (child + 1 < n && before(score, heap[child + 1], heap[child])) child++;
-        if (!before(score, heap[child], moved)) break;
+        child += child + 1 < n && heap[child + 1] > heap[child];
+        if (heap[child] < moved) break;
         heap[at] = heap[child];
         at = child;
     }
@@ -104,18 +107,22 @@ static bool bins_of(const bins *b, int64_t i, int64_t *first, int64_t *last) {
     return *last - *first < SPAN;
 }
 
-/* Chooses the axis along which boxes are small beside all of them, and gives each bin its room. */
-static void divide(bins *b, corners all, const int64_t *boxes, int64_t n, float threshold) {
+/* Chooses the axis along which boxes are small beside all of them, and gives each bin its room, where
+ * so many are wanted that it saves time. */
+static void divide(bins *b, corners all, const uint64_t *ranks, int64_t n, int64_t limit,
+                   float threshold) {
     b->count = b->wide_count = 0;
-    if (n < MANY || !(threshold >= 0)) return; /* below 0 boxes overlap that do not meet */
+    if (n < MANY || limit < MANY || !(threshold >= 0))
+        return; /* below 0 boxes overlap that do not meet */
     double most = 8;
     for (int axis = 0; axis < 2; axis++) {
         const float *low = axis ? all.low_x : all.low_y, *high = axis ? all.high_x : all.high_y;
         float from = INFINITY, to = -INFINITY;
         double size = 0;
         for (int64_t i = 0; i < n; i++) {
-            from = smaller(from, low[boxes[i]]), to = larger(to, high[boxes[i]]);
-            size += (double)high[boxes[i]] - low[boxes[i]];
+            const int64_t box = box_of(ranks[i]);
+            from = smaller(from, low[box]), to = larger(to, high[box]);
+            size += (double)high[box] - low[box];
         }
         const double ratio = ((double)to - from) * (double)n / size;
         if (!(ratio > most && to - from < INFINITY)) continue;
@@ -126,7 +133,7 @@ static void divide(bins *b, corners all, const int64_t *boxes, int64_t n, float 
     memset(b->end, 0, (size_t)b->count * sizeof(int64_t));
     int64_t first, last, begin = 0;
     for (int64_t i = 0; i < n && b->count > 0; i++)
-        if (bins_of(b, boxes[i], &first, &last))
+        if (bins_of(b, box_of(ranks[i]), &first, &last))
             for (; first <= last; first++) b->end[first]++;
     for (int64_t k = 0; k < b->count; k++) {
         const int64_t size = b->end[k];
@@ -135,31 +142,48 @@ static void divide(bins *b, corners all, const int64_t *boxes, int64_t n, float 
     }
 }
 
+/* The ranks of the boxes of these scores that are above the least, if there is one. Returns how many. Most
+ * boxes of a detector are not: parts of which none is take one look. */
+static int64_t candidates_of(const float *score, int64_t n, const float *least, uint64_t *ranks) {
+    enum { PART = 32 };
+    int64_t count = 0;
+    for (int64_t first = 0; first < n; first += PART) {
+        const int64_t last = q7_min(n, first + PART);
+        int some = !least;
+        for (int64_t i = first; i < last && least; i++) some |= score[i] > *least;
+        for (int64_t i = first; i < last && some; i++) {
+            ranks[count] = rank_of(score[i], i);
+            count += !least || score[i] > *least;
+        }
+    }
+    return count;
+}
+
 void q7_op_nms(const q7_nms_args *args, const q7_call *call) {
     const int64_t n = args->n;
     const int64_t limit = args->most ? *(const int64_t *)args->most : 0;
     const float threshold = args->overlap ? *(const float *)args->overlap : 0;
     bins b = {.begin = args->work, .end = (int64_t *)args->work + BINS};
-    int64_t *heap = b.end + BINS, *y = args->y, rows = 0, first = 0, last = -1;
+    uint64_t *heap = (uint64_t *)b.end + BINS;
+    int64_t *y = args->y, rows = 0, first = 0, last = -1;
     const corners all = corners_at((float *)(heap + n), n), kept = corners_at(all.area + n, n);
     b.wide = corners_at(kept.area + n, n), b.kept = corners_at(b.wide.area + n, SPAN * n);
-    (void)call;
+    if (n > UINT32_MAX) {
+        q7_fault(call, "too many boxes", n, 0, UINT32_MAX);
+        return;
+    }
     for (int64_t line = 0; line < args->batch * args->classes && limit > 0; line++) {
         const int64_t batch = line / args->classes, class = line % args->classes;
         const float *score = (const float *)args->scores + line * n;
-        int64_t candidates = 0, count = 0;
         if (class == 0)
             read_boxes((const float *)args->boxes + batch * n * 4, n, args->centred, all);
-        for (int64_t i = 0; i < n; i++) {
-            heap[candidates] = i;
-            candidates += !args->least || score[i] > *(const float *)args->least;
-        }
-        divide(&b, all, heap, candidates, threshold);
-        for (int64_t i = candidates / 2 - 1; i >= 0; i--) sink(heap, candidates, i, score);
+        int64_t candidates = candidates_of(score, n, args->least, heap), count = 0;
+        divide(&b, all, heap, candidates, limit, threshold);
+        for (int64_t i = candidates / 2 - 1; i >= 0; i--) sink(heap, candidates, i);
         while (candidates > 0 && count < limit) {
-            const int64_t i = heap[0];
+            const int64_t i = box_of(heap[0]);
             heap[0] = heap[--candidates];
-            sink(heap, candidates, 0, score);
+            sink(heap, candidates, 0);
             const bool is_narrow = b.count > 0 && bins_of(&b, i, &first, &last);
             bool overlaps_one = is_narrow ? overlaps_any(all, i, b.wide, 0, b.wide_count, threshold)
                                           : overlaps_any(all, i, kept, 0, count, threshold);
