@@ -79,30 +79,32 @@ static void gather(const char *x, char *y, const int64_t *at, int64_t n, int64_t
     }
 }
 
-/* y[2 j] = y[2 j + 1] = x[j], in loops that compilers vectorise. */
-static void twice(const char *x, char *y, int64_t n, int64_t bytes) {
+/* y[2 j] = y[2 j + 1] = x[j], and the same in another row, in loops that compilers vectorise. A copy of the
+ * row would read what has only just been written, in other pieces. */
+#define TWICE(type, wide)                                             \
+    for (int64_t j = 0; j < n; j++) {                                 \
+        type one;                                                     \
+        memcpy(&one, x + j * (int64_t)sizeof one, sizeof one);        \
+        const wide pair = (wide)((wide)one << 8 * sizeof one | one);  \
+        memcpy(y + j * (int64_t)sizeof pair, &pair, sizeof pair);     \
+        memcpy(other + j * (int64_t)sizeof pair, &pair, sizeof pair); \
+    }                                                                 \
+    break
+static void twice(const char *restrict x, char *restrict y, char *restrict other, int64_t n,
+                  int64_t bytes) {
     switch (bytes) {
-        case 1:
-            for (int64_t j = 0; j < n; j++) {
-                const uint16_t pair = (uint16_t)((uint8_t)x[j] * 0x0101);
-                memcpy(y + 2 * j, &pair, 2);
-            }
-            break;
-        case 2:
-            for (int64_t j = 0; j < n; j++) {
-                uint16_t one;
-                memcpy(&one, x + 2 * j, 2);
-                const uint32_t pair = one * UINT32_C(0x00010001);
-                memcpy(y + 4 * j, &pair, 4);
-            }
-            break;
-        case 4: q7_zip(x, x, y, n); break;
+        case 1: TWICE(uint8_t, uint16_t);
+        case 2: TWICE(uint16_t, uint32_t);
+        case 4: TWICE(uint32_t, uint64_t);
         default:
-            for (int64_t j = 0; j < n; j++)
-                memcpy(y + 16 * j, x + 8 * j, 8), memcpy(y + 16 * j + 8, x + 8 * j, 8);
+            for (int64_t j = 0; j < 2 * n; j++) {
+                memcpy(y + 8 * j, x + j / 2 * 8, 8);
+                memcpy(other + 8 * j, x + j / 2 * 8, 8);
+            }
             break;
     }
 }
+#undef TWICE
 
 /* Pixels begin..end of a row of y, of which y is the first, out of a row of x. */
 static void nearest_row(const nearest_job *job, const char *x, char *y, int64_t begin,
@@ -113,8 +115,6 @@ static void nearest_row(const nearest_job *job, const char *x, char *y, int64_t 
     y += begin * args->y_stride;
     if (job->is_whole) {
         memcpy(y, x + begin * bytes, (size_t)(n * bytes));
-    } else if (job->is_doubled && begin % 2 == 0 && n % 2 == 0) {
-        twice(x + begin / 2 * bytes, y, n / 2, bytes);
     } else if (job->is_dense && bytes == args->elem_bytes && !is_crop) {
         gather(x, y, at + begin, n, bytes);
     } else {
@@ -139,12 +139,19 @@ static void nearest_task(void *arg, int64_t task, int64_t thread) {
         const int64_t o = pixel / args->OW / args->OH, from = job->row[i];
         char *y = (char *)args->y + (o * args->OH + i) * y_row;
         n = q7_min(args->OW - j, end - pixel);
+        const char *x = (const char *)args->x + (o * args->H + from) * x_row;
+        if (job->is_doubled && i + 1 < args->OH && from == job->row[i + 1] && j == 0 &&
+            end - pixel >= 2 * args->OW) { /* two rows of y at once */
+            twice(x, y, y + y_row, args->W, args->run_bytes);
+            n = 2 * args->OW;
+            continue;
+        }
         const bool is_again = i > 0 && from == job->row[i - 1] && pixel - begin >= args->OW;
         if (is_again && job->is_dense)
             memcpy(y + j * args->y_stride, y + j * args->y_stride - y_row,
                    (size_t)(n * args->y_stride));
         else if (from >= 0)
-            nearest_row(job, (const char *)args->x + (o * args->H + from) * x_row, y, j, j + n);
+            nearest_row(job, x, y, j, j + n);
         else
             for (int64_t k = j; k < j + n; k++)
                 extrapolate(args, y + k * args->y_stride, args->run_bytes);
