@@ -15,7 +15,7 @@
 enum { X, Y };                  /* operands of the nest */
 enum { STRIP = Q7_COPY_BLOCK }; /* rows of a transposition that are written together */
 enum { WIDE = 4096 };           /* columns that are a unit where there are few rows */
-enum { SHORT = 32 };            /* bytes of a run that takes no longer than a call of memcpy */
+enum { SHORT = 512 };           /* bytes of a run that takes no longer than a call of memcpy */
 enum { PERIOD = 1 << 13 };      /* bytes of a block that is repeated: it stays in L1 */
 
 typedef struct copy_job {
@@ -82,7 +82,12 @@ static void copy_strided_run(void *arg, int64_t n, const int64_t *offset, int64_
     }
 static void copy_short(const char *x, int64_t x_step, char *y, int64_t y_step, int64_t n,
                        int64_t bytes) {
-    if (bytes > 16) {
+    if (bytes > 32) {
+        for (int64_t i = 0; i < n; i++, x += x_step, y += y_step) {
+            for (int64_t k = 0; k < bytes - 16; k += 16) memcpy(y + k, x + k, 16);
+            memcpy(y + bytes - 16, x + bytes - 16, 16);
+        }
+    } else if (bytes > 16) {
         ENDS(16)
     } else if (bytes > 8) {
         ENDS(8)
@@ -277,8 +282,12 @@ static void copy_nest(copy_job *job, const q7_call *call) {
     if (nest->shape[last] == 1 || (nest->stride[X][last] == 1 && nest->stride[Y][last] == 1)) {
         job->run = nest->shape[last] * job->elem_bytes;
         const bool is_short = last > 0 && job->run > 1 && job->run <= SHORT;
-        if (is_short) nest->ndim = last;
-        q7_nest_run(nest, call, is_short ? copy_short_runs : copy_runs, job);
+        if (!is_short) {
+            q7_nest_run(nest, call, copy_runs, job);
+            return;
+        }
+        nest->ndim = last;
+        q7_nest_run_units(nest, call, nest->shape[last], copy_short_runs, job);
         return;
     }
     for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {

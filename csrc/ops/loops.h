@@ -209,12 +209,18 @@ static inline void q7_nest_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-/* Runs body over all of the nest; collapse it first. */
+/* Runs body over all of the nest, whose elements are the work of `each`; collapse it first. */
+static inline void q7_nest_run_units(const q7_nest *nest, const q7_call *call, int64_t each,
+                                     q7_nest_body body, void *arg) {
+    const int64_t count = q7_product(nest->shape, nest->ndim);
+    q7_nest_job job = {nest, body, arg, count,
+                       q7_ceil_div(q7_elements_of_task(call, count * each), each)};
+    q7_parallel(call, q7_ceil_div(count, job.per_task), q7_nest_task, &job);
+}
+
 static inline void q7_nest_run(const q7_nest *nest, const q7_call *call, q7_nest_body body,
                                void *arg) {
-    const int64_t count = q7_product(nest->shape, nest->ndim);
-    q7_nest_job job = {nest, body, arg, count, q7_elements_of_task(call, count)};
-    q7_parallel(call, q7_ceil_div(count, job.per_task), q7_nest_task, &job);
+    q7_nest_run_units(nest, call, 1, body, arg);
 }
 
 /* Index `raw` into an axis of `limit`, negative from the end; -1 and a fault when it is out of

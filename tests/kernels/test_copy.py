@@ -97,8 +97,8 @@ def test_short_runs(dtype):
 
 
 def test_short_runs_end_where_they_end():
-    """Columns of a Concat: up to 32 bytes are moved by their ends, which overlap."""
-    for width in range(1, 35):
+    """Columns of a Concat: what is left behind pieces is moved by its end, which overlaps them."""
+    for width in (*range(1, 70), 255, 256, 257, 500, 511, 512, 513):
         x = np.arange(70 * width).reshape(70, width).astype(np.uint8)
         y = np.full((70, width + 5), 255, np.uint8)
         expected = y.copy()
