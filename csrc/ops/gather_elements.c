@@ -3,6 +3,7 @@
 #include "loops.h"
 
 enum { X, INDICES }; /* operands of the nest */
+enum { BLOCK = 256 };
 
 typedef struct gather_elements_job {
     const q7_gather_elements_args *args;
@@ -10,30 +11,49 @@ typedef struct gather_elements_job {
     int64_t x_step, index_step; /* along the innermost dim */
 } gather_elements_job;
 
-/* One loop per type of index and width of an element. An index that is out of range takes the first
- * element, until all of a run are checked together. One that is the same for all of a run, as boxes have
- * one for their coordinates, is taken once. */
-#define GATHER(I, T)                                                                          \
-    {                                                                                         \
-        const T *x = (const T *)args->x + offset[X];                                          \
-        const I *indices = (const I *)args->indices + first;                                  \
-        T *y = (T *)args->y + position;                                                       \
-        if (index_step == 0) {                                                                \
-            const int64_t index = q7_checked_index(job->call, indices[0], limit);             \
-            for (int64_t i = 0; i < n && index >= 0; i++)                                     \
-                y[i] = x[index * axis_stride + i * x_step];                                   \
-            break;                                                                            \
-        }                                                                                     \
-        bool wrong = limit == 0;                                                              \
-        for (int64_t i = 0; i < n && limit > 0; i++) {                                        \
-            const int64_t raw = indices[i * index_step], index = raw + (raw < 0 ? limit : 0); \
-            const bool is_in = (uint64_t)index < (uint64_t)limit;                             \
-            wrong |= !is_in;                                                                  \
-            y[i] = x[i * x_step + (is_in ? index : 0) * axis_stride];                         \
-        }                                                                                     \
-        for (int64_t i = 0; i < n && wrong; i++)                                              \
-            if (q7_checked_index(job->call, indices[i * index_step], limit) < 0) return;      \
-    }                                                                                         \
+/* One loop per type of index and width of an element. Where no index of a block is below 0 or out of range,
+ * which its sign bits tell, elements are loads alone; else one that is out of range takes the first element,
+ * until all of a run are checked together. One that is the same for all of a run, as boxes have one for
+ * their coordinates, is taken once. */
+#define GATHER(I, T)                                                                      \
+    {                                                                                     \
+        const T *x = (const T *)args->x + offset[X];                                      \
+        const I *indices = (const I *)args->indices + first;                              \
+        T *y = (T *)args->y + position;                                                   \
+        if (index_step == 0) {                                                            \
+            const int64_t index = q7_checked_index(job->call, indices[0], limit);         \
+            for (int64_t i = 0; i < n && index >= 0; i++)                                 \
+                y[i] = x[index * axis_stride + i * x_step];                               \
+            break;                                                                        \
+        }                                                                                 \
+        bool wrong = limit == 0;                                                          \
+        for (int64_t begin = 0, end; begin < n && limit > 0; begin = end) {               \
+            end = q7_min(n, begin + BLOCK);                                               \
+            uint64_t signs = 0;                                                           \
+            for (int64_t i = begin; i < end; i++) {                                       \
+                const uint64_t raw = (uint64_t)indices[i * index_step];                   \
+                signs |= raw | ((uint64_t)limit - 1 - raw);                               \
+            }                                                                             \
+            if (signs >> 63 == 0 && index_step == 1 && axis_stride == 1 && x_step == 0) { \
+                for (int64_t i = begin; i < end; i++) y[i] = x[indices[i]];               \
+                continue;                                                                 \
+            }                                                                             \
+            if (signs >> 63 == 0) {                                                       \
+                for (int64_t i = begin; i < end; i++)                                     \
+                    y[i] = x[i * x_step + indices[i * index_step] * axis_stride];         \
+                continue;                                                                 \
+            }                                                                             \
+            for (int64_t i = begin; i < end; i++) {                                       \
+                const int64_t raw = indices[i * index_step];                              \
+                const int64_t index = raw + (raw < 0 ? limit : 0);                        \
+                const bool is_in = (uint64_t)index < (uint64_t)limit;                     \
+                wrong |= !is_in;                                                          \
+                y[i] = x[i * x_step + (is_in ? index : 0) * axis_stride];                 \
+            }                                                                             \
+        }                                                                                 \
+        for (int64_t i = 0; i < n && wrong; i++)                                          \
+            if (q7_checked_index(job->call, indices[i * index_step], limit) < 0) return;  \
+    }                                                                                     \
     break
 #define GATHER_ANY(I)                 \
     switch (args->elem_bytes) {       \
