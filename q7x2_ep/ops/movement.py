@@ -684,13 +684,13 @@ def whole_of(b: Any, node: Node) -> Node:
     """The longest Concat that begins with the parts of this one, as in dense blocks, where each
     layer reads all those before it: what this one makes lies in front there.
     """
-    parts, longest = node.inputs, node
+    parts, longest, axis = node.inputs, node, concat_axis(node)
     for user in parts[0].users if is_made(b, node.output) else ():
         if (
-            user.op == "Concat"
-            and len(user.inputs) > len(longest.inputs)
+            len(user.inputs) > len(longest.inputs)
+            and user.op == "Concat"
             and user.inputs[: len(parts)] == parts
-            and concat_axis(user) == concat_axis(node)
+            and concat_axis(user) == axis
             and user.output.dtype == node.output.dtype
             and is_made(b, user.output)
         ):
