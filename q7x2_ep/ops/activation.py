@@ -184,6 +184,8 @@ class Clip:
         if any(bound is not None and constant_scalar(bound) is None for bound in bounds):
             return None
         low, high = map(constant_scalar, bounds)
+        if any(bound is not None and math.isnan(bound) for bound in (low, high)):
+            return None  # whose result is NaN, as that of one that is fed
         return Activation(
             "clip", -math.inf if low is None else low, math.inf if high is None else high
         )

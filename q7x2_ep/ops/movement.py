@@ -20,6 +20,7 @@ from q7x2_ep.ir.shape import (
     Dim,
     at_least,
     ceildiv,
+    floordiv,
     is_content,
     is_cut_to,
     is_measured,
@@ -128,10 +129,33 @@ class Reshape:
         return x.reshape(wanted)
 
     def guards(node: Node) -> list[Guard]:
-        required(node, 1, "the new shape")
-        return [(product(dims(node)), product(node.output.shape), "element counts differ")]
+        """A size that turns out to be 0 keeps a dim, too; where another shape than that of `infer`
+        could hold as many elements then, such sizes are refused.
+        """
+        source = dims(node)
+        found: list[Guard] = [(product(source), product(node.output.shape), "element counts differ")]
+        wanted = required(node, 1, "the new shape")
+        open_sizes = sum(dim == -1 or may_be_none(dim) for dim in wanted)
+        if node.attrs["allowzero"] or open_sizes < 2:
+            return found
+        for i, (dim, kept) in enumerate(zip(wanted, source)):
+            if may_be_none(dim) and not is_none_with(dim, kept):
+                least = maximum(dim, 1 - minimum(kept, 1))
+                found.append((maximum(least, 1), least, f"0 for dim {i} would keep that of x"))
+        return found
 
     view = reshape_view
+
+
+def may_be_none(dim: Dim) -> bool:
+    """Whether a size that only a run tells may be 0."""
+    return not isinstance(dim, int) and not at_least(dim, 1)
+
+
+def is_none_with(dim: Dim, other: Dim) -> bool:
+    """Whether a size is certainly 0 only where another is: it is a multiple of that."""
+    times = floordiv(dim, other) if other != 0 else 0
+    return other == 0 or (times * other == dim and at_least(times, 1))
 
 
 def left_over(source: tuple[Dim, ...], taken: list[Dim]) -> Dim:

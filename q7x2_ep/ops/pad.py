@@ -8,7 +8,7 @@ import numpy as np
 
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value
-from q7x2_ep.ir.shape import Dim, at_least, maximum
+from q7x2_ep.ir.shape import Dim, at_least, maximum, minimum
 from q7x2_ep.ir.view import View, channels_last
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
@@ -59,8 +59,10 @@ class Pad:
             left = before + dim + after if constant else minimum_of(dim, before, after)
             if not at_least(left, 0):
                 found.append((maximum(left, 0), left, f"more is cut off dim {i} than {dim}"))
-            if not constant and (before, after) != (0, 0):
-                found.append((maximum(left, 1), left, f"dim {i} of {dim} has nothing to pad with"))
+            taken = 0 if constant else minimum(maximum(before, 0) + maximum(after, 0), 1)
+            if taken != 0:
+                text = f"dim {i} of {dim} has nothing to pad with"
+                found.append((maximum(left, taken), left, text))
         return found
 
     def reference(

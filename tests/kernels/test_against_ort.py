@@ -4,14 +4,16 @@ the same as onnxruntime, whether sizes and axes are constants of the model or co
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
+from q7x2_ep.errors import ShapeError
 from q7x2_ep.session import Session
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -310,3 +312,65 @@ def test_same_as_onnxruntime(op: str, data: Any) -> None:
     for actual, expected in zip(Session(model, threads=2).run(feeds), wanted):
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
         np.testing.assert_array_equal(actual, expected)
+
+
+COMPUTED = ("b, rest", "ab, rest", "ab, c", "b, a, c", "a, b, c", "aa, b, rest")
+
+
+@pytest.mark.parametrize("wanted", COMPUTED)
+def test_a_size_that_turns_out_to_be_0_is_as_in_onnxruntime_or_refused(wanted: str) -> None:
+    """It keeps the dim of x, as a 0 does that is written down: sizes alone would say otherwise."""
+    text = f"""<ir_version: 10, opset_import: ["": 18]> g (float[a, b, c] x) => (y) {{
+        sizes = Shape(x)
+        a, b, c = Split<axis=0, num_outputs=3>(sizes)
+        rest = Constant<value=int64[1] {{-1}}>()
+        ab = Mul(a, b)
+        aa = Add(a, a)
+        new = Concat<axis=0>({wanted})
+        y = Reshape(x, new)
+    }}"""
+    model = parser.parse_model(text).SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    ours = Session(model)
+    for shape in itertools.product((0, 2, 3), repeat=3):
+        feeds = {"x": np.zeros(shape, np.float32)}
+        try:
+            expected = theirs.run(None, feeds)[0].shape
+        except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
+            continue
+        try:
+            found = ours.run(feeds)[0].shape
+        except ShapeError:
+            assert 0 in shape
+            continue
+        assert found == expected, shape
+
+
+def fed_node(op: str, feeds: dict[str, np.ndarray], **attrs: Any) -> np.ndarray:
+    """What both make of one node whose operands are fed: the same, or this fails."""
+    kinds = {name: helper.np_dtype_to_tensor_dtype(x.dtype) for name, x in feeds.items()}
+    inputs = [helper.make_tensor_value_info(n, kinds[n], x.shape) for n, x in feeds.items()]
+    result = helper.make_tensor_value_info("y", next(iter(kinds.values())), None)
+    graph = helper.make_graph(
+        [helper.make_node(op, [*feeds], ["y"], **attrs)], "g", inputs, [result]
+    )
+    opset = [helper.make_opsetid("", 18)]
+    model = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (found,), (expected,) = Session(model).run(feeds), theirs.run(None, feeds)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_array_equal(found, expected)
+    return found
+
+
+@pytest.mark.parametrize("op", ["ReduceL2", "ReduceSumSquare", "ReduceL1", "ReduceMean"])
+def test_halves_along_axes_that_are_fed_are_reduced_in_floats(op: str) -> None:
+    x = np.array([[300, 400], [3, 4], [0.0003, 0.0004]], np.float16)
+    fed_node(op, {"x": x, "axes": ints([1])})
+
+
+@pytest.mark.parametrize("mode", ["edge", "reflect"])
+def test_an_empty_dim_that_is_not_padded_is_none_that_lacks_a_rim(mode: str) -> None:
+    """Which of the widths are 0 only a run tells."""
+    x = np.zeros((2, 0), np.float32)
+    assert fed_node("Pad", {"x": x, "pads": ints([1, 0, 1, 0])}, mode=mode).shape == (4, 0)

@@ -226,6 +226,7 @@ CASES = [
     case("IsInf", SPECIAL, detect_positive=0),
     case("Clip", f(10), scalar(-1.0), scalar(1.5)),
     case("Clip", f(10), None, scalar(0.5)),
+    case("Clip", f(10), scalar(-1.0), scalar(np.nan)),
     case("Clip", f(10), np.float32(-0.5).reshape(()), np.float32(0.25).reshape(())),
     case("Clip", i(10), scalar(-2, np.int64), scalar(2, np.int64)),
     *(case("Clip", whole(t, 9), scalar(1, t), scalar(2, t)) for t in INTEGERS),
