@@ -12,7 +12,7 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
     const dequantize_job *job = arg;
     const q7_dequantize_args *args = job->args;
     const int64_t dtype = args->x_dtype, at = piece.at;
-    const float *scale = (const float *)args->scale + piece.which;
+    const float *scale = piece.scale + piece.which;
     float *y = (float *)args->y + at;
     const bool is_byte = dtype == Q7_U8 || dtype == Q7_I8;
     const bool is_wide = dtype == Q7_U16 || dtype == Q7_I16;
@@ -24,30 +24,32 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = dtype == Q7_I8 || dtype == Q7_I16,
             .is_wide = is_wide,
             .scale = *scale,
-            .zero = args->zero ? q7_quantized(args->zero, dtype, piece.which) : 0,
+            .zero = piece.zero ? q7_quantized(piece.zero, dtype, piece.which) : 0,
             .scales = piece.step ? scale : NULL,
-            .zeros = piece.step ? q7_quantized_from(args->zero, dtype, piece.which) : NULL};
+            .zeros = piece.step ? q7_quantized_from(piece.zero, dtype, piece.which) : NULL};
         job->kernel(&line);
         return;
     }
     for (int64_t i = 0; i < piece.count; i++) {
         const int64_t of = i * piece.step;
-        const int64_t own = args->zero ? q7_quantized(args->zero, dtype, piece.which + of) : 0;
+        const int64_t own = piece.zero ? q7_quantized(piece.zero, dtype, piece.which + of) : 0;
         y[i] = (float)(q7_quantized(args->x, dtype, at + i) - own) * scale[of];
     }
 }
 
-void q7_op_dequantize(const q7_dequantize_args *given, const q7_call *call) {
-    q7_dequantize_args args = *given; /* whose scales and zeros may be repeated */
+void q7_op_dequantize(const q7_dequantize_args *args, const q7_call *call) {
     q7_scaled_few few;
-    const dequantize_job job = {&args, (q7_dequantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args.outer,
-                             .n = args.n,
-                             .inner = args.inner,
-                             .per_line = args.scales > 1,
-                             .block = args.block,
+    const dequantize_job job = {args, (q7_dequantize_kernel)call->kernel};
+    q7_scaled_lines lines = {.outer = args->outer,
+                             .n = args->n,
+                             .inner = args->inner,
+                             .per_line = args->scales > 1,
+                             .block = args->block,
+                             .scale = args->scale,
+                             .zero = args->zero,
+                             .zero_bytes = q7_dtype_bytes(args->x_dtype),
                              .body = dequantize_piece,
                              .args = &job};
-    q7_scaled_repeat(&lines, &args.scale, &args.zero, q7_dtype_bytes(args.x_dtype), &few);
+    q7_scaled_repeat(&lines, &few);
     q7_scaled_run(&lines, call);
 }

@@ -51,7 +51,7 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     const quantize_job *job = arg;
     const q7_quantize_args *args = job->x;
     const range to = range_of(args->y_dtype);
-    const float *x = (const float *)args->x + piece.at, *scale = args->scale;
+    const float *x = (const float *)args->x + piece.at, *scale = piece.scale;
     const bool is_byte = args->y_dtype == Q7_U8 || args->y_dtype == Q7_I8;
     const bool is_wide = args->y_dtype == Q7_U16 || args->y_dtype == Q7_I16;
     if ((is_byte || is_wide) && args->precision == Q7_F32) {
@@ -62,16 +62,16 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = to.low < 0,
             .is_wide = is_wide,
             .scale = scale[piece.which],
-            .zero = args->zero ? q7_quantized(args->zero, args->y_dtype, piece.which) : 0,
+            .zero = piece.zero ? q7_quantized(piece.zero, args->y_dtype, piece.which) : 0,
             .scales = piece.step ? scale + piece.which : NULL,
-            .zeros = piece.step ? q7_quantized_from(args->zero, args->y_dtype, piece.which) : NULL};
+            .zeros = piece.step ? q7_quantized_from(piece.zero, args->y_dtype, piece.which) : NULL};
         job->kernel(&line);
         return;
     }
     const int32_t bits = to.high - to.low; /* all that the dtype has */
     for (int64_t i = 0; i < piece.count; i++) {
         const int64_t which = piece.which + i * piece.step;
-        const int32_t zero = args->zero ? q7_quantized(args->zero, args->y_dtype, which) : 0;
+        const int32_t zero = piece.zero ? q7_quantized(piece.zero, args->y_dtype, which) : 0;
         const int32_t q = rounded(quotient(x[i], scale[which], args->precision), zero, to) & bits;
         if (is_wide)
             ((uint16_t *)args->y)[piece.at + i] = (uint16_t)q;
@@ -80,17 +80,19 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     }
 }
 
-void q7_op_quantize(const q7_quantize_args *given, const q7_call *call) {
-    q7_quantize_args args = *given; /* whose scales and zeros may be repeated */
+void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
     q7_scaled_few few;
-    const quantize_job job = {&args, (q7_quantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args.outer,
-                             .n = args.n,
-                             .inner = args.inner,
-                             .per_line = args.scales > 1,
-                             .block = args.block,
+    const quantize_job job = {args, (q7_quantize_kernel)call->kernel};
+    q7_scaled_lines lines = {.outer = args->outer,
+                             .n = args->n,
+                             .inner = args->inner,
+                             .per_line = args->scales > 1,
+                             .block = args->block,
+                             .scale = args->scale,
+                             .zero = args->zero,
+                             .zero_bytes = q7_dtype_bytes(args->y_dtype),
                              .body = quantize_piece,
                              .args = &job};
-    q7_scaled_repeat(&lines, &args.scale, &args.zero, q7_dtype_bytes(args.y_dtype), &few);
+    q7_scaled_repeat(&lines, &few);
     q7_scaled_run(&lines, call);
 }

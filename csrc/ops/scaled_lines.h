@@ -4,11 +4,14 @@
 #define Q7_OPS_SCALED_LINES_H
 #include <stdbool.h>
 
+#include "../kernels/move.h"
 #include "loops.h"
 
-/* `count` elements from `at` on; element i has scale and zero number which + i * step. */
+/* `count` elements from `at` on; element i has scale and zero number which + i * step of these. */
 typedef struct q7_scaled_piece {
     int64_t at, count, which, step;
+    const float *scale;
+    const void *zero; /* or NULL */
 } q7_scaled_piece;
 
 typedef struct q7_scaled_lines {
@@ -16,6 +19,9 @@ typedef struct q7_scaled_lines {
     bool per_line;  /* a scale for each of n; else one for all */
     int64_t block;  /* or, if not 0: scales (outer, ceil(n / block), inner) */
     int64_t period; /* per_line of an inner of 1: after so many elements scales begin again */
+    const float *scale;
+    const void *zero;
+    int64_t zero_bytes; /* of one */
     void (*body)(const void *args, q7_scaled_piece piece);
     const void *args;
 } q7_scaled_lines;
@@ -23,7 +29,7 @@ typedef struct q7_scaled_lines {
 /* The longest piece from `at` on. */
 static inline q7_scaled_piece q7_scaled_from(const q7_scaled_lines *lines, int64_t at) {
     const int64_t n = lines->n, inner = lines->inner, block = lines->block;
-    q7_scaled_piece piece = {.at = at};
+    q7_scaled_piece piece = {.at = at, .scale = lines->scale, .zero = lines->zero};
     if (!block && lines->per_line && inner == 1) {
         piece.which = at % lines->period;
         piece.step = 1;
@@ -53,27 +59,52 @@ typedef struct q7_scaled_few {
 } q7_scaled_few;
 
 /* Has pieces be long where few neighbours have scales of their own: they are repeated in `few`. */
-static inline void q7_scaled_repeat(q7_scaled_lines *lines, const void **scale, const void **zero,
-                                    int64_t zero_bytes, q7_scaled_few *few) {
-    const int64_t n = lines->n, times = Q7_SCALES / q7_max(1, n);
+static inline void q7_scaled_repeat(q7_scaled_lines *lines, q7_scaled_few *few) {
+    const int64_t n = lines->n, times = Q7_SCALES / q7_max(1, n), bytes = lines->zero_bytes;
     lines->period = n;
     if (!lines->per_line || lines->block || lines->inner != 1 || times < 2) return;
     for (int64_t i = 0; i < times; i++) {
-        memcpy(few->scales + i * n, *scale, (size_t)n * sizeof(float));
-        if (*zero) memcpy(few->zeros + i * n * zero_bytes, *zero, (size_t)(n * zero_bytes));
+        memcpy(few->scales + i * n, lines->scale, (size_t)n * sizeof(float));
+        if (lines->zero) memcpy(few->zeros + i * n * bytes, lines->zero, (size_t)(n * bytes));
     }
     lines->period = n * times;
-    *scale = few->scales;
-    if (*zero) *zero = few->zeros;
+    lines->scale = few->scales;
+    if (lines->zero) lines->zero = few->zeros;
+}
+
+/* A piece of lines that are short, up to the end of Q7_SCALES elements or `end`: each of its elements has
+ * a scale and a zero of its own, in `few`. */
+static inline q7_scaled_piece q7_scaled_spread(const q7_scaled_lines *lines, int64_t at,
+                                               int64_t end, q7_scaled_few *few) {
+    const int64_t count = q7_min(end - at, Q7_SCALES), bytes = lines->zero_bytes;
+    int64_t line = at / lines->inner % lines->n, left = lines->inner - at % lines->inner;
+    for (int64_t i = 0, run; i < count; i += run, left = lines->inner) {
+        run = q7_min(left, count - i);
+        q7_repeat((char *)(few->scales + i), lines->scale + line, run, sizeof(float));
+        if (lines->zero)
+            q7_repeat((char *)few->zeros + i * bytes, (const char *)lines->zero + line * bytes, run,
+                      bytes);
+        line = line + 1 < lines->n ? line + 1 : 0;
+    }
+    return (q7_scaled_piece){.at = at,
+                             .count = count,
+                             .step = 1,
+                             .scale = few->scales,
+                             .zero = lines->zero ? few->zeros : NULL};
 }
 
 static inline void q7_scaled_task(void *arg, int64_t task, int64_t thread) {
+    enum { SHORT = 16 }; /* a call for each takes longer */
     const q7_scaled_lines *lines = arg;
     (void)thread;
     const int64_t total = lines->outer * lines->n * lines->inner;
     const int64_t end = q7_min(total, (task + 1) * Q7_GRAIN);
+    const bool spreads =
+        lines->per_line && !lines->block && lines->inner > 1 && lines->inner < SHORT;
+    q7_scaled_few few;
     for (int64_t at = task * Q7_GRAIN; at < end;) {
-        q7_scaled_piece piece = q7_scaled_from(lines, at);
+        q7_scaled_piece piece =
+            spreads ? q7_scaled_spread(lines, at, end, &few) : q7_scaled_from(lines, at);
         piece.count = q7_min(piece.count, end - at);
         lines->body(lines->args, piece);
         at += piece.count;

@@ -133,7 +133,8 @@ class Reshape:
         could hold as many elements then, such sizes are refused.
         """
         source = dims(node)
-        found: list[Guard] = [(product(source), product(node.output.shape), "element counts differ")]
+        count = product(node.output.shape)
+        found: list[Guard] = [(product(source), count, "element counts differ")]
         wanted = required(node, 1, "the new shape")
         open_sizes = sum(dim == -1 or may_be_none(dim) for dim in wanted)
         if node.attrs["allowzero"] or open_sizes < 2:
