@@ -16,6 +16,7 @@ enum { X, Y };                  /* operands of the nest */
 enum { STRIP = Q7_COPY_BLOCK }; /* rows of a transposition that are written together */
 enum { WIDE = 4096 };           /* columns that are a unit where there are few rows */
 enum { SHORT = 512 };           /* bytes of a run that takes no longer than a call of memcpy */
+enum { LONG = 64 };             /* times that an element is repeated in a loop of its own */
 enum { PERIOD = 1 << 13 };      /* bytes of a block that is repeated: it stays in L1 */
 
 typedef struct copy_job {
@@ -206,8 +207,13 @@ static void transpose_strip(q7_copy_kernel kernel, const char *x, int64_t x_stri
             const int64_t at = q7_min(p, rows - 4);
             transpose_rows(from + at * 4, x_stride, to + at * y_stride * 4, y_stride, n);
         }
-        for (int64_t p = 0; p < rows && !by_fours; p++)
+        /* the longer of both in one loop, or an element again and again */
+        const bool by_rows = !by_fours && (n >= rows || x_stride == 0);
+        for (int64_t p = 0; p < rows && by_rows; p++)
             copy_strided(from + p * bytes, x_stride * bytes, to + p * y_stride * bytes, bytes, n,
+                         bytes);
+        for (int64_t i = 0; i < n && !by_fours && !by_rows; i++)
+            copy_strided(from + i * x_stride * bytes, bytes, to + i * bytes, y_stride * bytes, rows,
                          bytes);
     }
 }
@@ -290,7 +296,9 @@ static void copy_nest(copy_job *job, const q7_call *call) {
         q7_nest_run_units(nest, call, nest->shape[last], copy_short_runs, job);
         return;
     }
-    for (int64_t p = 0; p < last && nest->stride[Y][last] == 1; p++) {
+    const bool fills = nest->stride[X][last] == 0 && nest->shape[last] >= LONG;
+    const bool turns = nest->stride[Y][last] == 1 && !fills;
+    for (int64_t p = 0; p < last && turns; p++) {
         if (nest->stride[X][p] != 1) continue;
         swap_dims(nest, p, last - 1);
         const int64_t rows = nest->shape[last - 1], cols = nest->shape[last];
