@@ -19,7 +19,9 @@ typedef void (*q7_binary_pair_kernel)(int64_t first, int64_t second, int64_t n, 
                                       const float *b, int64_t b_stride, const float *c,
                                       int64_t c_stride, float low, float *y);
 
-static inline bool q7_binary_pairs(int64_t op) { return op <= Q7_binary_mul; }
+static inline bool q7_binary_pairs(int64_t op) {
+    return op == Q7_binary_add || op == Q7_binary_sub || op == Q7_binary_mul;
+}
 
 /* Of an element of y. */
 static inline int64_t q7_binary_bytes(int64_t op, int64_t dtype) {

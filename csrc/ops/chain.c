@@ -229,10 +229,8 @@ static void run_block(const chain_job *job, chain_block *block, char *result) {
         const bool sums =
             job->sums_bytes[i] && block->stride[args->a[i]] && block->stride[args->a[i + 1]];
         const int64_t paired = along(job, block->stride, i);
-        const int64_t to = sums          ? i + 3
-                           : paired >= 0 ? i + job->pair[i] - 1
-                                         : i,
-                      value = Q7_CHAIN_INPUTS + to;
+        const int64_t together = sums ? 4 : paired >= 0 ? job->pair[i] : 1;
+        const int64_t to = i + together - 1, value = Q7_CHAIN_INPUTS + to;
         const bool varies = paired >= 0 || block->stride[args->a[i]] || block->stride[args->b[i]] ||
                             block->stride[args->c[i]];
         char *y = to == last ? result : block->work + args->slot[value] * args->slot_bytes;

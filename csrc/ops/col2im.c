@@ -26,6 +26,7 @@ typedef struct col2im_job {
     int64_t all;          /* lines */
     int64_t lines, width; /* of a task, and pixels of each */
     int64_t parts;        /* of a line */
+    bool is_alone;        /* whether each pixel is met by one tap */
 } col2im_job;
 
 /* Which window has its tap at `tap * dilation` on pixel p, or -1. */
@@ -65,6 +66,26 @@ static void add_tap(const col2im_job *job, const float *restrict windows,
         for (int64_t o = 0; o < n; o++) y[o * step] += windows[o * place];
 }
 
+/* y = bias + the only tap of these pixels: nothing is filled and read again. */
+static void put_tap(const col2im_job *job, const float *restrict windows,
+                    const float *restrict bias, int64_t w, int64_t width, float *restrict y) {
+    const q7_taps on = windows_on(job->args, width, w);
+    const int64_t place = job->place, run = job->run, n = on.end - on.first;
+    const int64_t s = job->args->stride_w, step = s * job->args->y_stride;
+    if (n <= 0) return;
+    windows += on.first * place;
+    y += (w + on.first * s) * job->args->y_stride;
+    const float value = bias ? *bias : 0.0f;
+    if (run == 1)
+        for (int64_t o = 0; o < n; o++) y[o * step] = value + windows[o * place];
+    else if (bias)
+        for (int64_t o = 0; o < n; o++)
+            for (int64_t m = 0; m < run; m++) y[o * step + m] = bias[m] + windows[o * place + m];
+    else
+        for (int64_t o = 0; o < n; o++)
+            for (int64_t m = 0; m < run; m++) y[o * step + m] = 0.0f + windows[o * place + m];
+}
+
 /* y = the biases of `width` pixels, from which sums begin. */
 static void fill(const col2im_job *job, const float *bias, int64_t width, float *y) {
     const int64_t run = job->run, stride = job->args->y_stride;
@@ -86,7 +107,8 @@ static void pixels_of(const col2im_job *job, int64_t line, int64_t first, int64_
                   image = line / args->H / args->D;
     const float *bias = args->bias, *weights = args->w;
     const float *cols = (const float *)args->cols + image * job->image;
-    fill(job, bias ? bias + image * job->run % args->M : NULL, width, y);
+    if (bias) bias += image * job->run % args->M;
+    if (!job->is_alone) fill(job, bias, width, y);
     for (int64_t l = 0; l < args->kd; l++) {
         const int64_t od =
             window_at(d, args->pad_front, l, args->dilation_d, args->stride_d, args->OD);
@@ -96,8 +118,12 @@ static void pixels_of(const col2im_job *job, int64_t line, int64_t first, int64_
             const float *windows = cols + (od * args->OH + oh) * args->OW * job->place;
             for (int64_t j = 0; oh >= 0 && j < args->kw; j++) {
                 const int64_t tap = (l * args->kh + i) * args->kw + j;
-                add_tap(job, windows + tap * job->tap, weights ? weights + tap * args->M : NULL,
-                        j * args->dilation_w - args->pad_left - first, width, y);
+                const int64_t w = j * args->dilation_w - args->pad_left - first;
+                if (job->is_alone)
+                    put_tap(job, windows + tap * job->tap, bias, w, width, y);
+                else
+                    add_tap(job, windows + tap * job->tap, weights ? weights + tap * args->M : NULL,
+                            w, width, y);
             }
         }
     }
@@ -119,12 +145,24 @@ static void col2im_task(void *arg, int64_t task, int64_t thread) {
                     args->act_beta);
 }
 
+/* Whether windows tile an axis: side by side, and to its end. */
+static bool tiles(int64_t kernel, int64_t stride, int64_t dilation, int64_t pad, int64_t windows,
+                  int64_t size) {
+    return stride == kernel && (dilation == 1 || kernel == 1) && pad == 0 &&
+           size == windows * stride;
+}
+
 void q7_op_col2im(const q7_col2im_args *args, const q7_call *call) {
     col2im_job job = {.args = args,
                       .kernel = (q7_unary_kernel)call->kernel,
                       .run = args->last ? args->M : 1,
                       .taps = args->kd * args->kh * args->kw};
     if (args->N * args->M * args->D * args->H * args->W == 0) return;
+    job.is_alone =
+        !args->w &&
+        tiles(args->kd, args->stride_d, args->dilation_d, args->pad_front, args->OD, args->D) &&
+        tiles(args->kh, args->stride_h, args->dilation_h, args->pad_top, args->OH, args->H) &&
+        tiles(args->kw, args->stride_w, args->dilation_w, args->pad_left, args->OW, args->W);
     const int64_t places = args->OD * args->OH * args->OW;
     job.tap = args->w ? 0 : args->last ? args->M : places;
     job.place = args->w ? args->M : args->last ? job.taps * args->M : 1;
