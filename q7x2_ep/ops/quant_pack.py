@@ -116,7 +116,9 @@ def side_by_side(
 
 
 def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
-    """weight (K, N) less its zeros, one or N."""
+    """weight (K, N) less its zeros, one or N: int16, or int8 as it is."""
+    if weight.dtype == np.int8 and (zeros is None or not zeros.any()):
+        return weight
     return weight.astype(np.int16) - (0 if zeros is None else zeros.reshape(-1).astype(np.int16))
 
 
@@ -129,10 +131,10 @@ def pack(
     (k, n), nr = weight.shape, kernel.nr
     quads, panels = -(-k // 64) * 16, -(-n // nr)
     if kernel.dtypes == "i16":
-        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
+        return _grouped(centred(weight, zeros).astype(np.int16), -(-k // 2), 2, nr), None
     rest = None
     small = centred(weight, zeros)
-    if small.size and (small.min() < -128 or small.max() > 127):
+    if small.dtype != np.int8 and small.size and (small.min() < -128 or small.max() > 127):
         low = np.int16(128 if weight.dtype == np.uint8 else 0)
         rest = np.zeros(panels * nr, np.int32)
         rest[:n] = -low if zeros is None else zeros.reshape(-1).astype(np.int16) - low
@@ -145,7 +147,7 @@ def pack(
         small, extras = _relieved(small, quads // 4, nr)
     packed = _room(panels, end + extras.shape[1])
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    grouped = _grouped(small.astype(np.int8), quads, 4, nr)
+    grouped = _grouped(small.astype(np.int8, copy=False), quads, 4, nr)
     packed[:, nr * 4 : end] = grouped.reshape(packed[:, nr * 4 : end].shape)
     packed[:, end:] = extras
     return packed, rest
@@ -243,9 +245,15 @@ def _room(rows: int, columns: int) -> np.ndarray:
 
 
 def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
-    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`."""
+    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`. One of them at a time, so that
+    numpy's loops are along n.
+    """
     k, n = weight.shape
     panels = -(-n // nr)
     padded = np.zeros((groups * size, panels * nr), weight.dtype)
     padded[:k, :n] = weight
-    return np.ascontiguousarray(padded.reshape(groups, size, panels, nr).transpose(2, 0, 3, 1))
+    rows = padded.reshape(groups, size, panels, nr)
+    grouped = np.empty((panels, groups, nr, size), weight.dtype)
+    for i in range(size):
+        grouped[..., i] = rows[:, i].transpose(1, 0, 2)
+    return grouped
