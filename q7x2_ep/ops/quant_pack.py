@@ -245,8 +245,8 @@ def _room(rows: int, columns: int) -> np.ndarray:
 
 
 def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
-    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`. One of them at a time, so that
-    numpy's loops are along n.
+    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`. One k of each at a time,
+    as numpy's loops are along n then.
     """
     k, n = weight.shape
     panels = -(-n // nr)
