@@ -263,7 +263,7 @@ void Q7_KERNEL(pool_f32)(const q7_pool_args *x, int64_t line, int64_t end, const
     else if (!q7_pool_by_element(x))
         by_line(x, line, end, counts, work);
 #ifdef Q7_ISA_avx512
-    else if (x->W % Q7_W && (x->op == Q7_pool_mean || x->W / (Q7_W / 2) == 3))
+    else if (x->W % Q7_W && (x->op == Q7_pool_mean || 2 * x->W == 3 * Q7_W))
         q7_pool_f32_avx2(x, line, end, counts, work);
 #endif
     else

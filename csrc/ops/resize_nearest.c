@@ -79,19 +79,20 @@ static void gather(const char *x, char *y, const int64_t *at, int64_t n, int64_t
     }
 }
 
-/* y[2 j] = y[2 j + 1] = x[j], and the same in another row, in loops that compilers vectorise. A copy of the
- * row would read what has only just been written, in other pieces. */
-#define TWICE(type, wide)                                             \
-    for (int64_t j = 0; j < n; j++) {                                 \
-        type one;                                                     \
-        memcpy(&one, x + j * (int64_t)sizeof one, sizeof one);        \
-        const wide pair = (wide)((wide)one << 8 * sizeof one | one);  \
-        memcpy(y + j * (int64_t)sizeof pair, &pair, sizeof pair);     \
-        memcpy(other + j * (int64_t)sizeof pair, &pair, sizeof pair); \
-    }                                                                 \
+/* y[2 j] = y[2 j + 1] = x[j], and the same in another row, if there is one, in loops that compilers
+ * vectorise. A copy of the row would read what has only just been written, in other pieces. */
+#define TWICE(type, wide)                                                       \
+    for (int64_t j = 0; j < n; j++) {                                           \
+        type one;                                                               \
+        memcpy(&one, x + j * (int64_t)sizeof one, sizeof one);                  \
+        const wide pair = (wide)((wide)one << 8 * sizeof one | one);            \
+        memcpy(y + j * (int64_t)sizeof pair, &pair, sizeof pair);               \
+        if (both) memcpy(other + j * (int64_t)sizeof pair, &pair, sizeof pair); \
+    }                                                                           \
     break
-static void twice(const char *restrict x, char *restrict y, char *restrict other, int64_t n,
-                  int64_t bytes) {
+static inline __attribute__((always_inline)) void twice(const char *restrict x, char *restrict y,
+                                                        char *restrict other, int64_t n,
+                                                        int64_t bytes, const bool both) {
     switch (bytes) {
         case 1: TWICE(uint8_t, uint16_t);
         case 2: TWICE(uint16_t, uint32_t);
@@ -99,7 +100,7 @@ static void twice(const char *restrict x, char *restrict y, char *restrict other
         default:
             for (int64_t j = 0; j < 2 * n; j++) {
                 memcpy(y + 8 * j, x + j / 2 * 8, 8);
-                memcpy(other + 8 * j, x + j / 2 * 8, 8);
+                if (both) memcpy(other + 8 * j, x + j / 2 * 8, 8);
             }
             break;
     }
@@ -115,6 +116,8 @@ static void nearest_row(const nearest_job *job, const char *x, char *y, int64_t 
     y += begin * args->y_stride;
     if (job->is_whole) {
         memcpy(y, x + begin * bytes, (size_t)(n * bytes));
+    } else if (job->is_doubled && begin % 2 == 0 && n % 2 == 0) {
+        twice(x + begin / 2 * bytes, y, NULL, n / 2, bytes, false);
     } else if (job->is_dense && bytes == args->elem_bytes && !is_crop) {
         gather(x, y, at + begin, n, bytes);
     } else {
@@ -139,10 +142,10 @@ static void nearest_task(void *arg, int64_t task, int64_t thread) {
         const int64_t o = pixel / args->OW / args->OH, from = job->row[i];
         char *y = (char *)args->y + (o * args->OH + i) * y_row;
         n = q7_min(args->OW - j, end - pixel);
-        const char *x = (const char *)args->x + (o * args->H + from) * x_row;
-        if (job->is_doubled && i + 1 < args->OH && from == job->row[i + 1] && j == 0 &&
+        const char *x = (const char *)args->x + (o * args->H + q7_max(from, 0)) * x_row;
+        if (job->is_doubled && from >= 0 && i + 1 < args->OH && from == job->row[i + 1] && j == 0 &&
             end - pixel >= 2 * args->OW) { /* two rows of y at once */
-            twice(x, y, y + y_row, args->W, args->run_bytes);
+            twice(x, y, y + y_row, args->W, args->run_bytes, true);
             n = 2 * args->OW;
             continue;
         }

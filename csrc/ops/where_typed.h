@@ -2,7 +2,7 @@
  */
 
 /* By bits, as a branch is mispredicted at every other element: compilers make one of 8 bytes. */
-#define CHOOSE(c, yes, no) (T)(no ^ ((yes ^ no) & (T) - (T)(c != 0)))
+#define CHOOSE(c, yes, no) (T)((no) ^ (((yes) ^ (no)) & (T)(0 - (T)((c) != 0))))
 static void SELECT(int64_t n, const uint8_t *c, int64_t c_stride, const void *pa, int64_t a_stride,
                    const void *pb, int64_t b_stride, void *restrict py) {
     const T *a = pa, *b = pb;

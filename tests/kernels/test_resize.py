@@ -148,6 +148,24 @@ def test_places_next_to_a_half_fall_as_in_onnxruntime(rounding: str, coordinates
         np.testing.assert_array_equal(run(made, {}), wanted)
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "float16", "float32", "float64"])
+@pytest.mark.parametrize("rows", [1.0, 2.0, 3.0])
+@pytest.mark.parametrize("height", [0.0, 0.7])
+def test_columns_of_twice_as_many(dtype: str, rows: float, height: float) -> None:
+    """In one row of y, or in two, or in none where a crop reaches beyond x."""
+    x = np.arange(40).reshape(5, 8).astype(dtype)
+    fixed = {
+        "roi": np.array([-height, 0, 1 + height, 1], np.float32),
+        "scales": np.array([rows, 2], np.float32),
+    }
+    attrs = {"mode": "nearest", "nearest_mode": "floor", "extrapolation_value": 7.0}
+    for coordinates in ("asymmetric", "tf_crop_and_resize"):
+        attrs["coordinate_transformation_mode"] = coordinates
+        made = model("Resize", {"x": x}, fixed, **attrs)
+        (expected,) = ReferenceEvaluator(made).run(None, {"x": x})
+        np.testing.assert_array_equal(run(made, {"x": x}), expected)
+
+
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_resize_of_images(data: Any) -> None:
