@@ -49,12 +49,13 @@ class Builder:
 
     def call(self, op: str, *inputs: Any, outputs: int = 1, **attrs: Any) -> Any:
         """The output of a new node, a tuple if outputs > 1. Numbers and lists become constants; a
-        dim of 0 in the list of a Reshape is one of no elements.
+        dim of 0 in the list of a Reshape, or that turns out to be 0, is one of no elements.
         """
         entry = find(op)
         if entry is None:
             raise KeyError(op)
-        if op == "Reshape" and isinstance(inputs[1], list) and 0 in inputs[1]:
+        new = inputs[1] if op == "Reshape" and isinstance(inputs[1], list) else []
+        if any(dim == 0 or not isinstance(dim, int) for dim in new):
             attrs.setdefault("allowzero", 1)
         operands = self._operands(inputs)
         results = [self.graph.new_value(Type(0, None)) for _ in range(outputs)]

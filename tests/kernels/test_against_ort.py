@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper, parser
 
 from q7x2_ep.errors import ShapeError
 from q7x2_ep.session import Session
+from tests.kernels.harness import tolerance
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -344,6 +345,37 @@ def test_a_size_that_turns_out_to_be_0_is_as_in_onnxruntime_or_refused(wanted: s
             assert 0 in shape
             continue
         assert found == expected, shape
+
+
+@pytest.mark.parametrize("op", ["Attention of one head", "RotaryEmbedding"])
+def test_shapes_that_fusions_make_are_no_dims_to_keep(op: str) -> None:
+    """An empty memory, no queries, no tokens: there is no Reshape in these models but ours."""
+    text = """<ir_version: 10, opset_import: ["": 17]>
+        g (float[b, t, 8] x, float[b, p, 8] k) => (float[b, t, 8] y) {
+            turned = Transpose<perm=[0, 2, 1]>(k)
+            scores = MatMul(x, turned)
+            weights = Softmax<axis=-1>(scores)
+            y = MatMul(weights, k)
+        }"""
+    shapes = [((2, 3, 8), (2, 0, 8)), ((2, 0, 8), (2, 5, 8)), ((0, 3, 8), (0, 5, 8))]
+    if op == "RotaryEmbedding":
+        text = """<ir_version: 11, opset_import: ["": 23]>
+            g (float[b, t, 8] x, float[b, t, 2] k) => (float[b, t, 8] y) {
+                y = RotaryEmbedding<num_heads=2>(x, k, k)
+            }"""
+        shapes = [((2, 0, 8), (2, 0, 2)), ((0, 3, 8), (0, 3, 2)), ((2, 3, 8), (2, 3, 2))]
+    model = parser.parse_model(text).SerializeToString()
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    ours, rng = Session(model), np.random.default_rng(0)
+    for x, k in shapes:
+        feeds = {n: rng.standard_normal(s).astype(np.float32) for n, s in (("x", x), ("k", k))}
+        (found,), (expected,) = ours.run(feeds), theirs.run(None, feeds)
+        assert found.shape == expected.shape
+        most = max(float(np.abs(each).max(initial=1)) for each in feeds.values())
+        scores = 2 * tolerance(
+            8, 8 * most**2
+        )  # of each engine; weights are off by as much, relatively
+        np.testing.assert_allclose(found, expected, rtol=0, atol=most * scores)
 
 
 def fed_node(op: str, feeds: dict[str, np.ndarray], **attrs: Any) -> np.ndarray:
