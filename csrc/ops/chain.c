@@ -133,6 +133,13 @@ static void execute(const chain_job *job, const chain_block *block, int64_t i, i
         job->loops->binary(dtype, op - Q7_chain_binary, n, a, a_stride, b, b_stride, y);
 }
 
+/* Whether instructions from `from` on read a value. */
+static bool is_read(const q7_chain_args *args, int64_t value, int64_t from) {
+    for (int64_t j = from; j < args->length; j++)
+        if (args->a[j] == value || args->b[j] == value || args->c[j] == value) return true;
+    return false;
+}
+
 /* Whether instructions from i on are the sum of two tensors of bytes, of which nothing but bytes is read
  * later on: it has a loop of its own. */
 static bool sums_bytes(const q7_chain_args *args, int64_t i) {
@@ -142,9 +149,8 @@ static bool sums_bytes(const q7_chain_args *args, int64_t i) {
         op[2] != Q7_chain_binary + Q7_binary_add || op[3] != Q7_chain_quantize)
         return false;
     if (a[2] + b[2] != 2 * first + 1 || a[3] != first + 2 || a[1] >= first) return false;
-    for (int64_t j = i + 4; j < args->length; j++)
-        for (int64_t v = first; v < first + 3; v++)
-            if (args->a[j] == v || args->b[j] == v || args->c[j] == v) return false;
+    for (int64_t v = first; v < first + 3; v++)
+        if (is_read(args, v, i + 4)) return false;
     return true;
 }
 
@@ -160,15 +166,14 @@ static void sum_bytes(const chain_job *job, const chain_block *block, int64_t i,
     job->loops->quantize(&to);
 }
 
-static bool is_read(const q7_chain_args *args, int64_t value, int64_t from) {
-    for (int64_t j = from; j < args->length; j++)
-        if (args->a[j] == value || args->b[j] == value || args->c[j] == value) return true;
-    return false;
-}
-
 static bool is_one_of_a_pair(const q7_chain_args *args, int64_t i) {
     return i < args->length && args->dtype[i] == Q7_F32 && args->op[i] >= Q7_chain_binary &&
            q7_binary_pairs(args->op[i] - Q7_chain_binary);
+}
+
+/* Whether the operands of one of a pair may change places. */
+static bool commutes(const q7_chain_args *args, int64_t i) {
+    return args->op[i] != Q7_chain_binary + Q7_binary_sub;
 }
 
 /* How many instructions from i on are one loop of floats, a pair and a Relu, as nothing else reads what is
@@ -177,8 +182,7 @@ static int64_t pair_at(const q7_chain_args *args, int64_t i) {
     const int64_t first = Q7_CHAIN_INPUTS + i, next = i + 1, relu = i + 2;
     if (!is_one_of_a_pair(args, i) || !is_one_of_a_pair(args, next)) return 0;
     const bool left = args->a[next] == first, right = args->b[next] == first;
-    const bool swaps = args->op[next] != Q7_chain_binary + Q7_binary_sub;
-    if (left == right || (right && !swaps) || is_read(args, first, relu)) return 0;
+    if (left == right || (right && !commutes(args, next)) || is_read(args, first, relu)) return 0;
     const bool clamps = relu < args->length && args->op[relu] == Q7_unary_relu &&
                         args->a[relu] == first + 1 && !is_read(args, first + 1, relu + 1);
     return clamps ? 3 : 2;
@@ -190,8 +194,7 @@ static int64_t along(const chain_job *job, const int64_t *stride, int64_t i) {
     const q7_chain_args *args = job->args;
     if (!job->pair[i]) return -1;
     if (stride[args->a[i]]) return args->a[i];
-    const bool swaps = args->op[i] != Q7_chain_binary + Q7_binary_sub;
-    return swaps && stride[args->b[i]] ? args->b[i] : -1;
+    return commutes(args, i) && stride[args->b[i]] ? args->b[i] : -1;
 }
 
 /* A pair from instruction i on, along operand a. */

@@ -43,16 +43,30 @@ static inline q7_taps windows_on(const q7_col2im_args *args, int64_t width, int6
                      w < width ? q7_min(args->OW, q7_ceil_div(width - w, s)) : 0};
 }
 
-/* y, `width` pixels, += a tap of each window of a line, of which the first meets pixel w; with weights
- * (M,), those times what is in its place. */
-static void add_tap(const col2im_job *job, const float *restrict windows,
-                    const float *restrict weights, int64_t w, int64_t width, float *restrict y) {
+/* The taps of n windows of a line, and the pixels that they meet, `step` floats apart. */
+typedef struct met {
+    const float *windows;
+    float *y;
+    int64_t n, step;
+} met;
+
+/* Of `width` pixels from y on, where the tap of the first window is on pixel w. */
+static inline met met_by(const col2im_job *job, const float *windows, int64_t w, int64_t width,
+                         float *y) {
     const q7_taps on = windows_on(job->args, width, w);
-    const int64_t place = job->place, run = job->run, n = on.end - on.first;
-    const int64_t s = job->args->stride_w, step = s * job->args->y_stride;
-    if (n <= 0) return;
-    windows += on.first * place;
-    y += (w + on.first * s) * job->args->y_stride;
+    const int64_t s = job->args->stride_w;
+    if (on.end <= on.first) return (met){.n = 0};
+    return (met){.windows = windows + on.first * job->place,
+                 .y = y + (w + on.first * s) * job->args->y_stride,
+                 .n = on.end - on.first,
+                 .step = s * job->args->y_stride};
+}
+
+/* y += what is met; with weights (M,), those times what is in its place. */
+static void add_tap(const col2im_job *job, met at, const float *restrict weights) {
+    const float *restrict windows = at.windows;
+    float *restrict y = at.y;
+    const int64_t place = job->place, run = job->run, n = at.n, step = at.step;
     if (weights)
         for (int64_t o = 0; o < n; o++)
             for (int64_t m = 0; m < run; m++)
@@ -67,14 +81,10 @@ static void add_tap(const col2im_job *job, const float *restrict windows,
 }
 
 /* y = bias + the only tap of these pixels: nothing is filled and read again. */
-static void put_tap(const col2im_job *job, const float *restrict windows,
-                    const float *restrict bias, int64_t w, int64_t width, float *restrict y) {
-    const q7_taps on = windows_on(job->args, width, w);
-    const int64_t place = job->place, run = job->run, n = on.end - on.first;
-    const int64_t s = job->args->stride_w, step = s * job->args->y_stride;
-    if (n <= 0) return;
-    windows += on.first * place;
-    y += (w + on.first * s) * job->args->y_stride;
+static void put_tap(const col2im_job *job, met at, const float *restrict bias) {
+    const float *restrict windows = at.windows;
+    float *restrict y = at.y;
+    const int64_t place = job->place, run = job->run, n = at.n, step = at.step;
     const float value = bias ? *bias : 0.0f;
     if (run == 1)
         for (int64_t o = 0; o < n; o++) y[o * step] = value + windows[o * place];
@@ -119,11 +129,11 @@ static void pixels_of(const col2im_job *job, int64_t line, int64_t first, int64_
             for (int64_t j = 0; oh >= 0 && j < args->kw; j++) {
                 const int64_t tap = (l * args->kh + i) * args->kw + j;
                 const int64_t w = j * args->dilation_w - args->pad_left - first;
+                const met at = met_by(job, windows + tap * job->tap, w, width, y);
                 if (job->is_alone)
-                    put_tap(job, windows + tap * job->tap, bias, w, width, y);
+                    put_tap(job, at, bias);
                 else
-                    add_tap(job, windows + tap * job->tap, weights ? weights + tap * args->M : NULL,
-                            w, width, y);
+                    add_tap(job, at, weights ? weights + tap * args->M : NULL);
             }
         }
     }

@@ -24,7 +24,7 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = dtype == Q7_I8 || dtype == Q7_I16,
             .is_wide = is_wide,
             .scale = *scale,
-            .zero = piece.zero ? q7_quantized(piece.zero, dtype, piece.which) : 0,
+            .zero = q7_scaled_zero(&piece, dtype, piece.which),
             .scales = piece.step ? scale : NULL,
             .zeros = piece.step ? q7_quantized_from(piece.zero, dtype, piece.which) : NULL};
         job->kernel(&line);
@@ -32,24 +32,14 @@ static void dequantize_piece(const void *arg, q7_scaled_piece piece) {
     }
     for (int64_t i = 0; i < piece.count; i++) {
         const int64_t of = i * piece.step;
-        const int64_t own = piece.zero ? q7_quantized(piece.zero, dtype, piece.which + of) : 0;
+        const int64_t own = q7_scaled_zero(&piece, dtype, piece.which + of);
         y[i] = (float)(q7_quantized(args->x, dtype, at + i) - own) * scale[of];
     }
 }
 
 void q7_op_dequantize(const q7_dequantize_args *args, const q7_call *call) {
-    q7_scaled_few few;
     const dequantize_job job = {args, (q7_dequantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args->outer,
-                             .n = args->n,
-                             .inner = args->inner,
-                             .per_line = args->scales > 1,
-                             .block = args->block,
-                             .scale = args->scale,
-                             .zero = args->zero,
-                             .zero_bytes = q7_dtype_bytes(args->x_dtype),
-                             .body = dequantize_piece,
-                             .args = &job};
-    q7_scaled_repeat(&lines, &few);
-    q7_scaled_run(&lines, call);
+    const q7_scaled_lines lines = {Q7_SCALED_LINES(args, args->x_dtype), .body = dequantize_piece,
+                                   .args = &job};
+    q7_scaled_run(lines, call);
 }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "abi.h"
+#include "ranks.h"
 
 enum { BINS = 1024, SPAN = 4, MANY = 256 };
 
@@ -38,25 +39,10 @@ static void read_boxes(const float *boxes, int64_t n, bool centred, corners c) {
 
 /* A box as a number, the larger the earlier it comes: its score above its place, counted from the end. */
 static inline uint64_t rank_of(float score, int64_t box) {
-    uint32_t bits;
-    score += 0.0f; /* -0 is 0 */
-    memcpy(&bits, &score, sizeof bits);
-    bits = score != score ? 0 : bits >> 31 ? ~bits : bits | UINT32_C(1) << 31;
-    return (uint64_t)bits << 32 | (uint32_t)~box;
+    const uint32_t rank = score != score ? 0 : q7_rank_f32(score);
+    return (uint64_t)rank << 32 | (uint32_t)~box;
 }
 static inline int64_t box_of(uint64_t rank) { return (uint32_t)~rank; }
-
-/* Moves the rank at `at` of a heap, whose children may come before it, to its place. */
-static void sink(uint64_t *heap, int64_t n, int64_t at) {
-    const uint64_t moved = heap[at];
-    for (int64_t child = 2 * at + 1; child < n; child = 2 * at + 1) {
-        child += child + 1 < n && heap[child + 1] > heap[child];
-        if (heap[child] < moved) break;
-        heap[at] = heap[child];
-        at = child;
-    }
-    heap[at] = moved;
-}
 
 /* Whether box i of `all` overlaps one of the kept boxes [first, last). */
 static bool overlaps(corners all, int64_t i, corners kept, int64_t first, int64_t last,
@@ -179,11 +165,11 @@ void q7_op_nms(const q7_nms_args *args, const q7_call *call) {
             read_boxes((const float *)args->boxes + batch * n * 4, n, args->centred, all);
         int64_t candidates = candidates_of(score, n, args->least, heap), count = 0;
         divide(&b, all, heap, candidates, limit, threshold);
-        for (int64_t i = candidates / 2 - 1; i >= 0; i--) sink(heap, candidates, i);
+        for (int64_t i = candidates / 2 - 1; i >= 0; i--) q7_sink_key(heap, i, candidates, 1);
         while (candidates > 0 && count < limit) {
             const int64_t i = box_of(heap[0]);
             heap[0] = heap[--candidates];
-            sink(heap, candidates, 0);
+            q7_sink_key(heap, 0, candidates, 1);
             const bool is_narrow = b.count > 0 && bins_of(&b, i, &first, &last);
             bool overlaps_one = is_narrow ? overlaps_any(all, i, b.wide, 0, b.wide_count, threshold)
                                           : overlaps_any(all, i, kept, 0, count, threshold);

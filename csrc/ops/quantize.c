@@ -62,7 +62,7 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
             .is_signed = to.low < 0,
             .is_wide = is_wide,
             .scale = scale[piece.which],
-            .zero = piece.zero ? q7_quantized(piece.zero, args->y_dtype, piece.which) : 0,
+            .zero = q7_scaled_zero(&piece, args->y_dtype, piece.which),
             .scales = piece.step ? scale + piece.which : NULL,
             .zeros = piece.step ? q7_quantized_from(piece.zero, args->y_dtype, piece.which) : NULL};
         job->kernel(&line);
@@ -71,7 +71,7 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
     const int32_t bits = to.high - to.low; /* all that the dtype has */
     for (int64_t i = 0; i < piece.count; i++) {
         const int64_t which = piece.which + i * piece.step;
-        const int32_t zero = piece.zero ? q7_quantized(piece.zero, args->y_dtype, which) : 0;
+        const int32_t zero = q7_scaled_zero(&piece, args->y_dtype, which);
         const int32_t q = rounded(quotient(x[i], scale[which], args->precision), zero, to) & bits;
         if (is_wide)
             ((uint16_t *)args->y)[piece.at + i] = (uint16_t)q;
@@ -81,18 +81,8 @@ static void quantize_piece(const void *arg, q7_scaled_piece piece) {
 }
 
 void q7_op_quantize(const q7_quantize_args *args, const q7_call *call) {
-    q7_scaled_few few;
     const quantize_job job = {args, (q7_quantize_kernel)call->kernel};
-    q7_scaled_lines lines = {.outer = args->outer,
-                             .n = args->n,
-                             .inner = args->inner,
-                             .per_line = args->scales > 1,
-                             .block = args->block,
-                             .scale = args->scale,
-                             .zero = args->zero,
-                             .zero_bytes = q7_dtype_bytes(args->y_dtype),
-                             .body = quantize_piece,
-                             .args = &job};
-    q7_scaled_repeat(&lines, &few);
-    q7_scaled_run(&lines, call);
+    const q7_scaled_lines lines = {Q7_SCALED_LINES(args, args->y_dtype), .body = quantize_piece,
+                                   .args = &job};
+    q7_scaled_run(lines, call);
 }

@@ -111,9 +111,17 @@ static inline void q7_scaled_task(void *arg, int64_t task, int64_t thread) {
     }
 }
 
-static inline void q7_scaled_run(q7_scaled_lines *lines, const q7_call *call) {
-    const int64_t total = lines->outer * lines->n * lines->inner;
-    q7_parallel(call, q7_ceil_div(total, Q7_GRAIN), q7_scaled_task, lines);
+/* The lines of quantize's and dequantize's args, of which `dtype` names that of the zeros. */
+#define Q7_SCALED_LINES(x, dtype)                                                       \
+    .outer = (x)->outer, .n = (x)->n, .inner = (x)->inner, .per_line = (x)->scales > 1, \
+    .block = (x)->block, .scale = (x)->scale, .zero = (x)->zero,                        \
+    .zero_bytes = q7_dtype_bytes(dtype)
+
+static inline void q7_scaled_run(q7_scaled_lines lines, const q7_call *call) {
+    const int64_t total = lines.outer * lines.n * lines.inner;
+    q7_scaled_few few;
+    q7_scaled_repeat(&lines, &few);
+    q7_parallel(call, q7_ceil_div(total, Q7_GRAIN), q7_scaled_task, &lines);
 }
 
 /* The numbers of dtype from `which` on. */
@@ -135,5 +143,10 @@ static inline int32_t q7_quantized(const void *p, int64_t dtype, int64_t i) {
         case Q7_I2: return ((((const uint8_t *)p)[i] & 3) ^ 2) - 2;
         default: return ((const int32_t *)p)[i];
     }
+}
+
+/* Zero number i of a piece. */
+static inline int32_t q7_scaled_zero(const q7_scaled_piece *piece, int64_t dtype, int64_t i) {
+    return piece->zero ? q7_quantized(piece->zero, dtype, i) : 0;
 }
 #endif

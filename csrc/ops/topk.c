@@ -3,9 +3,9 @@
  * if `last`; NaN beats every number if `nan_first`, else none. One heap of k indices per line, kept in
  * the output. */
 #include <stdbool.h>
-#include <string.h>
 
 #include "loops.h"
+#include "ranks.h"
 
 /* x[0], x[inner], .. is a line; heap[0], heap[inner], .. holds k of its indices, or their keys, the
  * worst on top. */
@@ -22,25 +22,6 @@ static inline int64_t index_of(const topk_line *line, uint64_t key) {
     return (int64_t)(line->last ? ~(uint32_t)key : (uint32_t)key);
 }
 
-/* Ascending, but for NaN; zeros of either sign are the same. Neither 0 nor UINT32_MAX is a number's. */
-static inline uint32_t rank_f32(float v) {
-    uint32_t bits;
-    v += 0.0f;
-    memcpy(&bits, &v, 4);
-    return bits >> 31 ? ~bits : bits | 0x80000000u;
-}
-
-/* Lets the key at `hole` sink to its place among the first `count`, the greatest on top. */
-static inline void sink_key(uint64_t *keys, int64_t hole, int64_t count, int64_t inner) {
-    const uint64_t sinking = keys[hole * inner];
-    for (int64_t child; (child = 2 * hole + 1) < count; hole = child) {
-        child += child + 1 < count && keys[child * inner] < keys[(child + 1) * inner];
-        if (keys[child * inner] <= sinking) break;
-        keys[hole * inner] = keys[child * inner];
-    }
-    keys[hole * inner] = sinking;
-}
-
 static inline void swap_keys(uint64_t *a, uint64_t *b) {
     const uint64_t key = *a;
     *a = *b;
@@ -48,10 +29,10 @@ static inline void swap_keys(uint64_t *a, uint64_t *b) {
 }
 
 static void sort_by_heap(uint64_t *keys, int64_t n, int64_t inner) {
-    for (int64_t i = n / 2 - 1; i >= 0; i--) sink_key(keys, i, n, inner);
+    for (int64_t i = n / 2 - 1; i >= 0; i--) q7_sink_key(keys, i, n, inner);
     for (int64_t left = n - 1; left > 0; left--) {
         swap_keys(keys, keys + left * inner);
-        sink_key(keys, 0, left, inner);
+        q7_sink_key(keys, 0, left, inner);
     }
 }
 
@@ -106,7 +87,7 @@ static void sort_keys(uint64_t *keys, int64_t n, int64_t inner) {
 #define T float
 #define NAME topk_f32
 #define UNORDERED(v) ((v) != (v))
-#define RANK(v) (rank_f32(v))
+#define RANK(v) (q7_rank_f32(v))
 #define IS_WIDE 0
 #include "topk_typed.h"
 #define T double

@@ -49,7 +49,7 @@ static bool IN(_by_keys)(const topk_line *line, int64_t n) {
     if (IS_WIDE && (uint64_t)high - (uint64_t)low > UINT32_MAX) return false;
     for (int64_t i = 0; i < k; i++) keys[i * inner] = IN(_key)(line, i, low);
     if (k < n)
-        for (int64_t i = k / 2 - 1; i >= 0; i--) sink_key(keys, i, k, inner);
+        for (int64_t i = k / 2 - 1; i >= 0; i--) q7_sink_key(keys, i, k, inner);
     T worst = x[index_of(line, keys[0]) * inner];
     for (int64_t start = k, end; start < n; start = end) {
         end = q7_min(start + BLOCK, n);
@@ -63,7 +63,7 @@ static bool IN(_by_keys)(const topk_line *line, int64_t n) {
             const uint64_t key = IN(_key)(line, i, low);
             if (key >= keys[0]) continue;
             keys[0] = key;
-            sink_key(keys, 0, k, inner);
+            q7_sink_key(keys, 0, k, inner);
             worst = x[index_of(line, keys[0]) * inner];
         }
     }

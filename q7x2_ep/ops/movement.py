@@ -155,8 +155,10 @@ def may_be_none(dim: Dim) -> bool:
 
 def is_none_with(dim: Dim, other: Dim) -> bool:
     """Whether a size is certainly 0 only where another is: it is a multiple of that."""
-    times = floordiv(dim, other) if other != 0 else 0
-    return other == 0 or (times * other == dim and at_least(times, 1))
+    if other == 0:
+        return True
+    times = floordiv(dim, other)
+    return times * other == dim and at_least(times, 1)
 
 
 def left_over(source: tuple[Dim, ...], taken: list[Dim]) -> Dim:

@@ -53,7 +53,7 @@ def lower_conv(
     fields = windows(node, x, w, 2)
     offsets = None if zeros is None else zeros.const
     if w.shape[:2] == (groups, 1):
-        flat = centred(w.const.reshape(filters, -1).T, offsets).T.astype(np.int16)
+        flat = centred(w.const.reshape(filters, -1).T, offsets).T
         qdepthwise_step(node, b, x, x_zero, flat.reshape(w.shape), finish)
         return
     tiles = groups > 1 or fits_tiles(product(w.shape[1:]), filters)

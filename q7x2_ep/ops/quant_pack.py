@@ -116,9 +116,7 @@ def side_by_side(
 
 
 def centred(weight: np.ndarray, zeros: Optional[np.ndarray]) -> np.ndarray:
-    """weight (K, N) less its zeros, one or N: int16, or int8 as it is."""
-    if weight.dtype == np.int8 and (zeros is None or not zeros.any()):
-        return weight
+    """weight (K, N) less its zeros, one or N."""
     return weight.astype(np.int16) - (0 if zeros is None else zeros.reshape(-1).astype(np.int16))
 
 
@@ -131,10 +129,11 @@ def pack(
     (k, n), nr = weight.shape, kernel.nr
     quads, panels = -(-k // 64) * 16, -(-n // nr)
     if kernel.dtypes == "i16":
-        return _grouped(centred(weight, zeros).astype(np.int16), -(-k // 2), 2, nr), None
+        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
     rest = None
-    small = centred(weight, zeros)
-    if small.dtype != np.int8 and small.size and (small.min() < -128 or small.max() > 127):
+    is_centred = weight.dtype == np.int8 and (zeros is None or not zeros.any())
+    small = weight if is_centred else centred(weight, zeros)
+    if not is_centred and small.size and (small.min() < -128 or small.max() > 127):
         low = np.int16(128 if weight.dtype == np.uint8 else 0)
         rest = np.zeros(panels * nr, np.int32)
         rest[:n] = -low if zeros is None else zeros.reshape(-1).astype(np.int16) - low

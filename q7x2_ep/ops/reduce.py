@@ -79,17 +79,17 @@ def reduction(function: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """reference from function(x, axes, keepdims). Of halves it is computed in float32."""
 
     def reference(node: Node, x: np.ndarray, axes: Optional[np.ndarray] = None) -> np.ndarray:
-        keepdims, given = bool(node.attrs["keepdims"]), x
-        if x.dtype.itemsize == 2 and x.dtype.kind not in "iu":
+        keepdims, dtype = bool(node.attrs["keepdims"]), x.dtype
+        if dtype.itemsize == 2 and dtype.kind not in "iu":
             x = x.astype(np.float32)
         if axes is None or axes.size == 0 or not x.ndim:
             if node.attrs["noop_with_empty_axes"]:
-                return function(x[None], axis=(0,), keepdims=False).astype(given.dtype)
+                return function(x[None], axis=(0,), keepdims=False).astype(dtype)
             y = function(x, axis=None, keepdims=keepdims)
         else:
             named = {axis + x.ndim if -x.ndim <= axis < 0 else axis for axis in axes.flat}
             y = function(x, axis=tuple(map(int, named)), keepdims=keepdims)
-        return np.asarray(y).astype(given.dtype)
+        return np.asarray(y).astype(dtype)
 
     return reference
 
