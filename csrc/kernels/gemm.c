@@ -9,10 +9,6 @@
 
 #include "gemm_finish.h"
 
-/* Floats that short tiles prefetch at once, from each of two places: more wait for each other. 5 to 8
- * rows of weights from memory take 0.8 of the time that any number takes, 0.88 with 192 (Zen 3). */
-enum { BURST = 96 };
-
 /* Where sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
     float *p; /* (m, panels * NR) */
@@ -25,9 +21,9 @@ typedef struct target {
     const float *residual;            /* of p, or NULL */
 } target;
 
-/* What is wanted soon: `stride` floats for every k, from p and from `gap` behind it. Panels that are
- * multiplied several at once are prefetched in any case. And where a panel of half floats is left as
- * floats, or nowhere, with a stride of 0. */
+/* What is wanted soon: `stride` floats for every k, from p and, but for short tiles that share a panel, from
+ * `gap` behind it. Panels that are multiplied several at once are prefetched in any case. And where a panel of
+ * half floats is left as floats, or nowhere, with a stride of 0. */
 typedef struct ahead {
     const float *p;
     int64_t stride, gap;
@@ -42,12 +38,17 @@ typedef struct ahead {
  * tiles on Zen 3, m = 1: 0.86 of the time of 256. */
 enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
 
-/* A tall tile that has one panel at once fetches the next one, of up to so many rows, or else the next
- * block of k; if there are more panels than SHARED, as nobody fetches the first one of a task. */
-enum { WHOLE_PANEL = 512, SHARED = 8 };
+/* A tall tile that has one panel at once fetches what follows a block of k if there are more panels than
+ * this, as nobody fetches the first one of a task. */
+enum { SHARED = 8 };
 
 /* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
 enum { HALVES_AHEAD = 768 };
+
+/* Whether a block of k of a panel leaves less than half of an L1 of 32 KB to rows: every tile reads some of
+ * it from L2 then, and fetches it SOON floats ahead (docs/decisions.md 204). */
+#define BEYOND_L1 (Q7_GEMM_K_BLOCK * NR > (1 << 12))
+enum { SOON = 8 * NR };
 
 /* Floats of a that stay in L2, 512 KB, while panels go by. */
 enum { RESIDENT = 1 << 17 };
@@ -149,6 +150,11 @@ typedef struct cursor {
     float *room;
 } cursor;
 
+Q7_INLINE void fetch_near(const float *row, const int columns) {
+    Q7_UNROLL
+    for (int j = 0; j < columns; j += Q7_LINE_FLOATS) q7_prefetch_near(row + j);
+}
+
 /* Adds the products of one k. m, vectors and access are constants where this is inlined, here and below. */
 Q7_INLINE void multiply_step(const q7_gemm_block *t, cursor *at, int64_t row_bytes,
                              int64_t room_stride, q7_f32 *sum, const int m, const int vectors,
@@ -182,10 +188,8 @@ Q7_INLINE void multiply_step(const q7_gemm_block *t, cursor *at, int64_t row_byt
         if (SHORT_TILES && b_stride > Q7_LINE_FLOATS) /* each line of them */
             q7_prefetch(from + j * t->b_panel_stride + soon + Q7_LINE_FLOATS);
     }
-    if (panels == 1 && access == STREAM) {
-        q7_prefetch_near(from + NEAR);
-        if (NR > Q7_LINE_FLOATS) q7_prefetch_near(from + NEAR + Q7_LINE_FLOATS);
-    }
+    if (panels == 1 && access == STREAM) fetch_near(from + NEAR, NR);
+    if (SHORT_TILES && BEYOND_L1 && access == PACKED) fetch_near(from + SOON, vectors * Q7_W);
     Q7_UNROLL
     for (int i = 0; i < Q7_ORIGINS(m); i++) at->origin[i] += at->k_bytes;
     at->from += b_stride;
@@ -197,9 +201,9 @@ Q7_INLINE void fetch_row(const float *row, const int columns) {
     q7_prefetch_write(row + columns - 1); /* where rows are not aligned */
 }
 
-Q7_INLINE void fetch_next(ahead *next, int64_t k) {
+Q7_INLINE void fetch_next(ahead *next, int64_t k, const bool both) {
     q7_prefetch(next->p);
-    q7_prefetch(next->p + next->gap);
+    if (both) q7_prefetch(next->p + next->gap);
     next->p += k * next->stride;
 }
 
@@ -209,10 +213,8 @@ Q7_INLINE void fetch_next(ahead *next, int64_t k) {
 Q7_INLINE void multiply_k(const q7_gemm_block *t, target out, cursor *at, ahead *next,
                           int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
                           const enum access access) {
-    const bool single = vectors <= VECTORS, each_k = single && access == STREAM;
-    const bool at_once = single && !each_k && next->stride > 0;
-    int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
-    if (at_once) pause = q7_min(pause, q7_max(1, BURST / next->stride / UNROLLED_K) * UNROLLED_K);
+    const bool single = vectors <= VECTORS;
+    const int64_t pause = q7_max(UNROLLED_K, t->k / (m + 1) / UNROLLED_K * UNROLLED_K);
     for (int64_t left = t->k, some; left > 0; left -= some) {
         some = q7_min(left, pause);
         fetch_row(out.c, vectors * Q7_W);
@@ -221,37 +223,47 @@ Q7_INLINE void multiply_k(const q7_gemm_block *t, target out, cursor *at, ahead 
             fetch_row(out.residual, vectors * Q7_W);
             out.residual += out.epilogue->residual_stride;
         }
-        const int64_t wanted = at_once ? some * next->stride : 0;
-        for (int64_t j = 0; j < wanted; j += Q7_LINE_FLOATS) {
-            q7_prefetch(next->p + j);
-            q7_prefetch(next->p + next->gap + j);
-        }
-        next->p += wanted;
         UNROLL_K
         for (int64_t k = some; k > 0; k--) {
-            if (each_k) fetch_next(next, 1);
+            if (single && access < STRIDED) fetch_next(next, 1, access == STREAM);
             multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
         }
     }
 }
 
-/* The same for a tall tile, to which whatever is issued beside products costs some of them: it fetches
- * once for two k, first rows of c, then those of the residual, and a loop for each is all there is
- * (docs/decisions.md 150). */
+/* Two k of a tall tile, to which whatever is issued beside products costs some of them: where b is read
+ * again it fetches once for both. */
+Q7_INLINE void multiply_pair(const q7_gemm_block *t, cursor *at, ahead *next, int64_t row_bytes,
+                             q7_f32 *sum, const int m, const int vectors,
+                             const enum access access) {
+    Q7_UNROLL
+    for (int i = 0; i < 2; i++) {
+        if (access == STREAM || i == 0) fetch_next(next, access == STREAM ? 1 : 2, true);
+        multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+    }
+}
+
+/* The same for a tall tile: it fetches first rows of c, then those of the residual, and then b; a stream, which
+ * does that at every k, the first row of c again. A loop for each is all there is (docs/decisions.md 150). */
 Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ahead *next,
                               int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
                               const enum access access) {
     const float *row = out.c;
     int64_t row_stride = out.c_stride;
     for (int64_t left = t->k, some; left > 1; left -= some) {
-        some = (row_stride == 0 ? left : q7_min(left, 2 * m)) / 2 * 2;
-        for (int64_t k = some; k > 0; k -= 2) {
-            fetch_row(row, vectors * Q7_W);
-            row += row_stride;
-            Q7_UNROLL
-            for (int i = 0; i < 2; i++) {
-                if (access == STREAM || i == 0) fetch_next(next, access == STREAM ? 1 : 2);
-                multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+        const bool is_last = row_stride == 0;
+        some = (is_last ? left : q7_min(left, 2 * m)) / 2 * 2;
+        if (BEYOND_L1 && access == PACKED && is_last) {
+            for (int64_t k = some; k > 0; k -= 2) {
+                fetch_near(at->from + SOON, vectors * Q7_W);
+                fetch_near(at->from + SOON + NR, vectors * Q7_W);
+                multiply_pair(t, at, next, row_bytes, sum, m, vectors, access);
+            }
+        } else {
+            for (int64_t k = some; k > 0; k -= 2) {
+                fetch_row(row, vectors * Q7_W);
+                row += row_stride;
+                multiply_pair(t, at, next, row_bytes, sum, m, vectors, access);
             }
         }
         row = out.residual ? out.residual : out.c;
@@ -541,9 +553,10 @@ static void by_column(const q7_gemm_block *x) {
 
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. So do several whose a stays in L2 as a whole. Else a panel of a
- * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile the halves of
- * what is multiplied next are fetched, or behind the last panel those of what lies behind b, which most
- * drivers want next: two streams keep more of the memory busy than one (docs/decisions.md 146). A panel of
+ * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile as
+ * much of what is multiplied next is fetched, a block of k ahead in the order in which b is read, or behind the
+ * last panel of what lies behind b, which most drivers want next: by tall tiles as two halves, since two streams
+ * keep more of the memory busy than one (docs/decisions.md 146). A panel of
  * half floats is widened by the first tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     if (x->m == 1 && !x->b_packed && x->n > NR) {
@@ -579,21 +592,15 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next.p = part.b + AHEAD;
                     next.stride = x->b_stride;
                     next.gap = Q7_LINE_FLOATS;
-                } else if (x->b_packed && all_tiles == 1) {
-                    /* The halves of the next panel, or of the next block where panels are long. */
-                    const bool is_long = x->k > WHOLE_PANEL;
-                    const int64_t unit = is_long ? part.k : x->k, done = is_long ? 0 : k0;
-                    next.p = part.b + (unit - done / 2) * x->b_stride;
-                    next.gap = unit * x->b_stride / 2;
-                    next.stride = q7_ceil_div(x->b_stride, 2);
                 } else if (x->b_packed) {
-                    const bool turns = in_order || column + width >= x->n;
-                    const bool same = turns && k1 < x->k; /* panels, and the next block of k */
-                    const int64_t panel = same ? g / NR : column / NR + 1;
-                    const int64_t k = same ? k1 : turns ? 0 : k0;
-                    next.p = x->b + panel * x->b_panel_stride + k * x->b_stride;
+                    const int64_t lead = q7_min(x->k_block, x->k) * x->b_stride;
+                    const bool turns = column + width >= x->n;
+                    next.p = in_order    ? part.b + lead
+                             : !turns    ? part.b + x->b_panel_stride
+                             : k1 < x->k ? x->b + k1 * x->b_stride
+                                         : part.b + part.k * x->b_stride;
                     next.gap = part.k * x->b_stride / 2;
-                    next.stride = q7_ceil_div(x->b_stride, 2 * tiles);
+                    next.stride = q7_ceil_div(x->b_stride, (SHORT_TILES ? 1 : 2) * tiles);
                 }
                 if (q7_is_half(x->b_dtype) && tiles > 1) {
                     q7_gemm_epilogue of_first;
