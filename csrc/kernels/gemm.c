@@ -50,6 +50,11 @@ enum { HALVES_AHEAD = 768 };
 #define BEYOND_L1 (Q7_GEMM_K_BLOCK * NR > (1 << 12))
 enum { SOON = 8 * NR };
 
+/* Short tiles that share a panel fetch at every k where each has so many floats of it to fetch for every k:
+ * lines that are fetched at once wait for each other. Where many tiles share it, that costs more than it
+ * saves. */
+enum { OFTEN = 3 };
+
 /* Floats of a that stay in L2, 512 KB, while panels go by. */
 enum { RESIDENT = 1 << 17 };
 
@@ -223,11 +228,20 @@ Q7_INLINE void multiply_k(const q7_gemm_block *t, target out, cursor *at, ahead 
             fetch_row(out.residual, vectors * Q7_W);
             out.residual += out.epilogue->residual_stride;
         }
-        UNROLL_K
-        for (int64_t k = some; k > 0; k--) {
-            if (single && access < STRIDED) fetch_next(next, 1, access == STREAM);
-            multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+        if (single && (access == STREAM || next->stride >= OFTEN)) {
+            UNROLL_K
+            for (int64_t k = some; k > 0; k--) {
+                fetch_next(next, 1, access == STREAM);
+                multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
+            }
+            continue;
         }
+        const int64_t wanted = single ? some * next->stride : 0;
+        for (int64_t j = 0; j < wanted; j += Q7_LINE_FLOATS) q7_prefetch(next->p + j);
+        next->p += wanted;
+        UNROLL_K
+        for (int64_t k = some; k > 0; k--)
+            multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
     }
 }
 
