@@ -257,8 +257,9 @@ Q7_INLINE void multiply_pair(const q7_gemm_block *t, cursor *at, ahead *next, in
     }
 }
 
-/* The same for a tall tile: it fetches first rows of c, then those of the residual, and then b; a stream, which
- * does that at every k, the first row of c again. A loop for each is all there is (docs/decisions.md 150). */
+/* The same for a tall tile: it fetches first rows of c, then those of the residual, and then b, if that is
+ * BEYOND_L1; a stream, which does that at every k, the first row of c again. A loop for each is all there is
+ * (docs/decisions.md 150). */
 Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ahead *next,
                               int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
                               const enum access access) {
@@ -607,12 +608,17 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next.stride = x->b_stride;
                     next.gap = Q7_LINE_FLOATS;
                 } else if (x->b_packed) {
-                    const int64_t lead = q7_min(x->k_block, x->k) * x->b_stride;
-                    const bool turns = column + width >= x->n;
-                    next.p = in_order    ? part.b + lead
-                             : !turns    ? part.b + x->b_panel_stride
-                             : k1 < x->k ? x->b + k1 * x->b_stride
-                                         : part.b + part.k * x->b_stride;
+                    /* Where b is read a block of k later: in the next panel where this one's k, which may be
+                     * a part of all, ends. */
+                    int64_t panel = column / NR, k = k0;
+                    if (in_order)
+                        k += q7_min(x->k_block, x->k);
+                    else if (column + width < x->n)
+                        panel++;
+                    else
+                        panel = 0, k = k1;
+                    if (k >= x->k) panel = column / NR + 1, k = in_order ? k - x->k : 0;
+                    next.p = x->b + panel * x->b_panel_stride + k * x->b_stride;
                     next.gap = part.k * x->b_stride / 2;
                     next.stride = q7_ceil_div(x->b_stride, (SHORT_TILES ? 1 : 2) * tiles);
                 }
