@@ -38,12 +38,12 @@ typedef struct ahead {
  * tiles on Zen 3, m = 1: 0.86 of the time of 256. */
 enum { AHEAD = 2048, NEAR = 256, PANELS_AHEAD = SHORT_TILES ? 128 : 256 };
 
+/* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
+enum { HALVES_AHEAD = 768 };
+
 /* A tall tile that has one panel at once fetches what follows a block of k if there are more panels than
  * this, as nobody fetches the first one of a task. */
 enum { SHARED = 8 };
-
-/* The same for two panels of half floats: BERT-base of 4 rows 6.0 ms, 7.2 with 256. */
-enum { HALVES_AHEAD = 768 };
 
 /* Whether a block of k of a panel leaves less than half of an L1 of 32 KB to rows: every tile reads some of
  * it from L2 then, and fetches it SOON floats ahead (docs/decisions.md 204). */
@@ -257,8 +257,8 @@ Q7_INLINE void multiply_pair(const q7_gemm_block *t, cursor *at, ahead *next, in
     }
 }
 
-/* The same for a tall tile: it fetches first rows of c, then those of the residual, and then b, if that is
- * BEYOND_L1; a stream, which does that at every k, the first row of c again. A loop for each is all there is
+/* Adds the products of all k of a tall tile: it fetches first rows of c, then those of the residual, and then
+ * b, if that is BEYOND_L1; a stream, which does that at every k, the first row of c again. A loop for each is all there is
  * (docs/decisions.md 150). */
 Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ahead *next,
                               int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
@@ -568,11 +568,11 @@ static void by_column(const q7_gemm_block *x) {
 
 /* A single tile of rows reads b once and in the order of memory: all k of the panels that are
  * multiplied at once, then the next. So do several whose a stays in L2 as a whole. Else a panel of a
- * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile as
- * much of what is multiplied next is fetched, a block of k ahead in the order in which b is read, or behind the
- * last panel of what lies behind b, which most drivers want next: by tall tiles as two halves, since two streams
- * keep more of the memory busy than one (docs/decisions.md 146). A panel of
- * half floats is widened by the first tile, which leaves it to others as floats. */
+ * block of k stays in L1 for all tiles, and a of that block in L2 for all panels. Meanwhile as much of what
+ * is multiplied next is fetched, a block of k ahead in the order in which b is read, or behind the last panel
+ * of what lies behind b, which most drivers want next: by tall tiles as two halves, since two streams keep
+ * more of the memory busy than one (docs/decisions.md 146). A panel of half floats is widened by the first
+ * tile, which leaves it to others as floats. */
 void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
     if (x->m == 1 && !x->b_packed && x->n > NR) {
         one_row(x);

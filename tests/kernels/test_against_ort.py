@@ -372,9 +372,8 @@ def test_shapes_that_fusions_make_are_no_dims_to_keep(op: str) -> None:
         (found,), (expected,) = ours.run(feeds), theirs.run(None, feeds)
         assert found.shape == expected.shape
         most = max(float(np.abs(each).max(initial=1)) for each in feeds.values())
-        scores = 2 * tolerance(
-            8, 8 * most**2
-        )  # of each engine; weights are off by as much, relatively
+        # Of each engine; weights are off by as much, relatively.
+        scores = 2 * tolerance(8, 8 * most**2)
         np.testing.assert_allclose(found, expected, rtol=0, atol=most * scores)
 
 
