@@ -158,16 +158,76 @@ Q7_INLINE void fetch(const q7_conv_line *t, place *row, const int vectors) {
     row->residual += t->residual_stride;
 }
 
-/* Some tiles of m windows each. */
+/* What becomes of sums where tiles end row by row, each with its last products: a core that takes two cycles
+ * to store 64 bytes holds few such stores, and all of a tile behind one another keep the next one's products
+ * waiting (docs/decisions.md 205). Smaller vectors gain nothing. */
+typedef enum ending { NOT_BY_ROWS, NO_ACT, RELU, CLIP, ADD, ADD_RELU } ending;
+
+static ending ending_of(const q7_conv_line *t) {
+    const bool whole = t->n == Q7_W || t->n == NR;
+    if (Q7_W < Q7_LINE_FLOATS || !whole || t->together == 2 || t->k > t->k_block)
+        return NOT_BY_ROWS;
+    if (!q7_clamps(t->act)) return NO_ACT; /* finish() does the rest */
+    if (t->scale) return NOT_BY_ROWS;
+    if (t->act == Q7_act_none) return t->residual ? ADD : NO_ACT;
+    if (!t->residual) return t->act == Q7_act_relu ? RELU : CLIP;
+    return t->act == Q7_act_relu && t->residual_first ? ADD_RELU : NOT_BY_ROWS;
+}
+
+/* The last step of k and what becomes of sums; the bias is in memory, as sums need the registers. */
+Q7_INLINE void end_as(const q7_conv_line *t, place to, int64_t row_bytes, const q7_f32 *sum,
+                      const int m, const int vectors, const ending how) {
+    static const float zeros[NR];
+    const q7_f32 high = q7_set1(t->act_beta), low = q7_set1(how == CLIP ? t->act_alpha : 0.0f);
+    const int64_t y_stride = t->y_stride, residual_stride = t->residual_stride;
+    const bool adds = how == ADD || how == ADD_RELU, clamps = how != NO_ACT && how != ADD;
+    const float *bias = t->bias ? t->bias : zeros, *panel = t->w + (t->k - 1) * NR;
+    const char *origin[3], *x = (const char *)(to.x + t->offset[t->k - 1]);
+    q7_f32 w[VECTORS];
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = x + 5 * i * row_bytes;
+    Q7_UNROLL
+    for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        const q7_f32 v = q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++) {
+            q7_f32 y = q7_add(q7_load(bias + j * Q7_W), q7_fma(v, w[j], sum[i * vectors + j]));
+            if (adds) y = q7_add(y, q7_load(to.residual + j * Q7_W));
+            if (clamps) y = q7_vmax(low, y);
+            if (how == CLIP) y = q7_vmin(high, y);
+            q7_store(to.y + j * Q7_W, y);
+        }
+        to.y += y_stride;
+        if (adds) to.residual += residual_stride;
+        __asm__ volatile("" : "+r"(to.y)::"memory"); /* not for the optimiser to undo */
+    }
+}
+
+Q7_INLINE void end(const q7_conv_line *t, place to, int64_t row_bytes, const q7_f32 *sum,
+                   const int m, const int vectors, ending how) {
+    switch (how) { /* a loop for each */
+        case RELU: end_as(t, to, row_bytes, sum, m, vectors, RELU); break;
+        case CLIP: end_as(t, to, row_bytes, sum, m, vectors, CLIP); break;
+        case ADD: end_as(t, to, row_bytes, sum, m, vectors, ADD); break;
+        case ADD_RELU: end_as(t, to, row_bytes, sum, m, vectors, ADD_RELU); break;
+        default: end_as(t, to, row_bytes, sum, m, vectors, NO_ACT);
+    }
+}
+
+/* Some tiles of m windows each. `by_rows`: k is one block, and they end so. */
 Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const int m,
-                        const int vectors, const int together, const bool fetches, const bool run) {
+                        const int vectors, const int together, const bool fetches, const bool run,
+                        const bool by_rows) {
     const int left = (vectors + together - 1) / together; /* of sums, in the end */
     int64_t row_bytes = t->x_stride * 4;
     __asm__("" : "+r"(row_bytes)); /* no version for a stride of 1 */
     const int64_t part = q7_max(TURN, t->k / (m + 1) / TURN * TURN);
+    const ending how = ending_of(t);
     q7_f32 bias[VECTORS];
     Q7_UNROLL
-    for (int j = 0; j < left; j++)
+    for (int j = 0; j < left && !by_rows; j++)
         bias[j] = t->bias ? q7_load_part(t->bias + j * Q7_W, t->n - j * Q7_W) : q7_set1(0.0f);
     place unfinished = *at;
     for (int64_t waiting = m; tiles > 0; tiles--, waiting += m) {
@@ -179,7 +239,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
         for (int i = 0; i < m * vectors; i++) sum[i] = q7_set1(0.0f);
         place row = *at; /* fetched one by one: all would keep every miss buffer for long */
         for (int64_t k0 = 0, k;; k0 += k) { /* sums of blocks, one after the other */
-            k = q7_min(t->k - k0, t->k_block);
+            k = by_rows ? t->k - 1 : q7_min(t->k - k0, t->k_block);
             int64_t done = 0;
             for (; fetches && done + part < k; done += part) {
                 fetch(t, &row, left);
@@ -188,6 +248,7 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
             }
             multiply_products(t, at->x, row_bytes, k0 + done, k - done, sum, m, vectors, together,
                               run);
+            if (by_rows) break;
             if (k0 > 0) {
                 Q7_UNROLL
                 for (int i = 0; i < m * vectors; i++)
@@ -201,7 +262,9 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
             }
         }
         if (together == 2) add_pairs(sum, m, vectors);
-        if (t->n == left * Q7_W)
+        if (by_rows)
+            end(t, *at, row_bytes, sum, m, vectors, how);
+        else if (t->n == left * Q7_W)
             put(t, *at, sum, bias, m, left, left);
         else
             put(t, *at, sum, bias, m, left, together == 1 && vectors > 1);
@@ -216,26 +279,28 @@ Q7_INLINE void multiply(const q7_conv_line *t, place *at, int64_t tiles, const i
 }
 
 /* One function per number of windows, of vectors and of values together, whether it fetches, and whether
- * it goes through steps of k that are side by side, which takes tall tiles 1.02 to 1.12 of the time
- * (docs/decisions.md 130). */
+ * tall tiles end by rows and short ones go through steps of k that are side by side, which takes tall tiles
+ * 1.02 to 1.12 of the time (docs/decisions.md 130). */
 /* clang-format off */
 #define LINE_ARGS const q7_conv_line *t, place *at, int64_t tiles
 #if SHORT_TILES
-#define KINDS(f, m) f(single, m, 1, false) f(pair, m, 2, true) f(side, m, 1, true)
+#define KINDS(f, m) f(single, m, 1, false, false) f(pair, m, 2, true, false) f(side, m, 1, true, false)
+#elif defined(Q7_ISA_avx512)
+#define KINDS(f, m) f(single, m, 1, false, false) f(pair, m, 2, false, false) f(rows, m, 1, false, true)
 #else
-#define KINDS(f, m) f(single, m, 1, false) f(pair, m, 2, false)
+#define KINDS(f, m) f(single, m, 1, false, false) f(pair, m, 2, false, false)
 #endif
-#define WIDTHS(name, m, together, run)                                                               \
-    static void narrow_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, together, false, run); }     \
-    static void wide_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, false, run); } \
-    static void far_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, true, run); }
+#define WIDTHS(name, m, together, run, by_rows)                                                               \
+    static void narrow_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, 1, together, false, run, by_rows); }     \
+    static void wide_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, false, run, by_rows); } \
+    static void far_##name##_##m(LINE_ARGS) { multiply(t, at, tiles, m, VECTORS, together, true, run, by_rows); }
 #define ROWS(m) KINDS(WIDTHS, m)
 Q7_EVERY_ROW(ROWS)
 #undef ROWS
 #undef WIDTHS
-#define WIDTHS(name, m, together, run) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m},
+#define WIDTHS(name, m, together, run, by_rows) {narrow_##name##_##m, wide_##name##_##m, far_##name##_##m},
 #define ROWS(m) {KINDS(WIDTHS, m)},
-static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
+static void (*const functions[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 #undef ROWS
 #undef WIDTHS
 #undef KINDS
@@ -245,8 +310,9 @@ static void (*const by_rows[MR][3][3])(LINE_ARGS) = {Q7_EVERY_ROW(ROWS)};
 void Q7_KERNEL(conv_direct_f32)(const q7_conv_line *t) {
     const int64_t tiles = q7_ceil_div(t->m, MR), m = t->m / tiles, taller = t->m % tiles;
     place at = {t->x, t->residual, t->y, t->next, q7_ceil_div(t->next_floats, tiles * 16) * 16};
-    const int how = t->together == 2 ? 1 : SHORT_TILES && t->run > 1 ? 2 : 0;
+    const bool third = SHORT_TILES ? t->run > 1 : ending_of(t) != NOT_BY_ROWS;
+    const int kind = t->together == 2 ? 1 : third ? 2 : 0;
     const int which = t->n * t->together <= Q7_W ? 0 : t->fetches ? 2 : 1;
-    if (taller) by_rows[m][how][which](t, &at, taller);
-    by_rows[m - 1][how][which](t, &at, tiles - taller);
+    if (taller) functions[m][kind][which](t, &at, taller);
+    functions[m - 1][kind][which](t, &at, tiles - taller);
 }
