@@ -26,8 +26,8 @@ from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build import build
 
 ROOT = Path(__file__).resolve().parent
-# prefetchw, without which what is about to be written is prefetched as if to be read; where a CPU does not
-# know it, it does nothing.
+# prefetchw, without which what is about to be written is prefetched as if to be read; CPUs that do
+# not know it do nothing.
 AVX2 = ("-mavx2", "-mfma", "-mf16c", "-mprfchw")
 AVX512 = (
     *("-mavx512f", "-mavx512dq", "-mavx512bw", "-mavx512vl", *AVX2),
