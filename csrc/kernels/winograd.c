@@ -119,8 +119,48 @@ typedef struct product {
     bool add; /* to what is there */
 } product;
 
+/* What tall tiles prefetch at each k. */
+Q7_INLINE void fetch(const product *p, const float **next, const float **next_rows,
+                     int64_t soon_of_rows) {
+    q7_prefetch(*next);
+    q7_prefetch(*next + p->gap);
+    q7_prefetch(*next_rows);
+    *next += p->soon;
+    *next_rows += soon_of_rows;
+}
+
+/* Element k of row i, whose origins are as in tile.h; i and k are constants where this is inlined, as m and
+ * vectors are below. */
+Q7_INLINE q7_f32 value_of(const char *const *origin, int64_t row_bytes, const int i, const int k) {
+    return q7_set1(((const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes))[k]);
+}
+
+/* The last two k of a block and where its sums go, row by row, so that stores of 64 bytes do not follow one
+ * another (docs/decisions.md 205). */
+Q7_INLINE void end_by_rows(const char *const *origin, int64_t row_bytes, const float *b, float *to,
+                           bool adds, const q7_f32 *sum, const int m, const int vectors) {
+    static const float zeros[NR];
+    const float *from = adds ? to : zeros;
+    const int64_t from_stride = adds ? NR : 0;
+    q7_f32 v[2 * VECTORS]; /* [2][vectors] */
+    Q7_UNROLL
+    for (int j = 0; j < 2 * vectors; j++) v[j] = q7_load(b + j / vectors * NR + j % vectors * Q7_W);
+    Q7_UNROLL
+    for (int i = 0; i < m; i++) {
+        const q7_f32 x0 = value_of(origin, row_bytes, i, 0);
+        const q7_f32 x1 = value_of(origin, row_bytes, i, 1);
+        Q7_UNROLL
+        for (int j = 0; j < vectors; j++) {
+            const q7_f32 y = q7_fma(x1, v[vectors + j], q7_fma(x0, v[j], sum[i * vectors + j]));
+            q7_store(to + j * Q7_W, q7_add(q7_load(from + j * Q7_W), y));
+        }
+        to += NR, from += from_stride;
+        __asm__ volatile("" : "+r"(to), "+r"(from)::"memory"); /* not for the optimiser to undo */
+    }
+}
+
 /* Of so many vectors of the panel. Blocks of k are summed while a tile is in L1: as calls of gemm products
- * took 1.0 to 1.4 of the time (docs/decisions.md 72). m and vectors are constants where this is inlined. */
+ * took 1.0 to 1.4 of the time (docs/decisions.md 72). */
 Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
     const int64_t row_bytes = p->row_stride * 4;
     const int64_t soon_of_rows = q7_ceil_div(m * p->row_stride, p->k);
@@ -140,28 +180,31 @@ Q7_INLINE void multiply(const product *p, const int m, const int vectors) {
             q7_prefetch(next);
             q7_prefetch(next + p->gap);
         }
+        const bool by_rows = Q7_W == Q7_LINE_FLOATS && some > 2;
         UNROLL_K
-        for (int64_t k = some; k > 0; k--) {
+        for (int64_t k = by_rows ? some - 2 : some; k > 0; k--) {
             Q7_UNROLL
             for (int j = 0; j < vectors; j++) v[j] = q7_load(b + j * Q7_W);
             Q7_UNROLL
             for (int i = 0; i < m; i++) {
-                const q7_f32 x =
-                    q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+                const q7_f32 x = value_of(origin, row_bytes, i, 0);
                 Q7_UNROLL
                 for (int j = 0; j < vectors; j++)
                     sum[i * vectors + j] = q7_fma(x, v[j], sum[i * vectors + j]);
             }
-            if (!SHORT_TILES) {
-                q7_prefetch(next);
-                q7_prefetch(next + p->gap);
-                q7_prefetch(next_rows);
-                next += p->soon;
-                next_rows += soon_of_rows;
-            }
+            if (!SHORT_TILES) fetch(p, &next, &next_rows, soon_of_rows);
             Q7_UNROLL
             for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += 4;
             b += NR;
+        }
+        if (by_rows) {
+            fetch(p, &next, &next_rows, soon_of_rows);
+            fetch(p, &next, &next_rows, soon_of_rows);
+            end_by_rows(origin, row_bytes, b, p->to, k0 > 0 || p->add, sum, m, vectors);
+            Q7_UNROLL
+            for (int i = 0; i < Q7_ORIGINS(m); i++) origin[i] += 2 * 4;
+            b += 2 * NR;
+            continue;
         }
         Q7_UNROLL
         for (int i = 0; i < m * vectors; i++) {
