@@ -9,9 +9,11 @@
 
 #include "gemm_finish.h"
 
-/* Where sums go: straight to c, or to a buffer for finish(). */
+/* Some rows of a, and where their sums go: straight to c, or to a buffer for finish(). */
 typedef struct target {
-    float *p; /* (m, panels * NR) */
+    const float *a;
+    int64_t rows;
+    float *p; /* (rows, panels * NR) */
     int64_t stride;
     const float *c; /* where they end up, which is prefetched */
     int64_t c_stride;
@@ -288,15 +290,17 @@ Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ah
     if (t->k % 2) multiply_step(t, at, row_bytes, next->room_stride, sum, m, vectors, access);
 }
 
-/* out = or += a @ b for tiles of m rows, as many as t->m holds, and so many vectors of b, whole panels
- * or a part of one. */
-Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahead next, const int m,
-                        const int vectors, const enum access access) {
+/* out = or += a @ b for tiles of m rows, as many as there are, and so many vectors of b, whole panels or a
+ * part of one. */
+Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, const target *to, const ahead *soon,
+                        const int m, const int vectors, const enum access access) {
+    target out = *to;
+    ahead next = *soon;
     q7_f32 sum[MR * VECTORS]; /* [m][vectors] */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
-    const char *a = (const char *)t->a;
-    for (int64_t rows = t->m; rows > 0; rows -= m) {
+    const char *a = (const char *)out.a;
+    for (int64_t rows = out.rows; rows > 0; rows -= m) {
         cursor at = {.k_bytes = k_bytes, .from = b, .room = next.room};
         Q7_UNROLL
         for (int i = 0; i < Q7_ORIGINS(m); i++) at.origin[i] = a + 5 * i * row_bytes;
@@ -315,12 +319,15 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, target out, ahea
     }
 }
 
-typedef void multiply_some(const q7_gemm_block *t, const float *b, target out, ahead next);
+/* Structs are handed on by their addresses, here and below: a copy of one reads as vectors what has just been
+ * written field by field, and waits for all that is on its way to memory (docs/decisions.md 206). */
+typedef void multiply_some(const q7_gemm_block *t, const float *b, const target *out,
+                           const ahead *next);
 
 /* One function per number of rows, so that each has all address registers to itself. */
 /* clang-format off */
 #define FUNCTION(name, m, vectors, access)                                                \
-    static void name##_##m(const q7_gemm_block *t, const float *b, target out, ahead next) { \
+    static void name##_##m(const q7_gemm_block *t, const float *b, const target *out, const ahead *next) { \
         multiply(t, b, out, next, m, vectors, access);                                    \
     }
 #define ROWS(m)                                                                        \
@@ -357,23 +364,23 @@ static multiply_some *const half_streams[][2] = {FEW_ROWS(ROWS)};
 /* clang-format on */
 
 /* The right edge of an unpacked b: rare, so four rows or one at a time will do. */
-static void four_rows_tail(const q7_gemm_block *t, const float *b, target out, ahead next) {
-    multiply(t, b, out, next, 4, VECTORS, TAIL);
+static void four_rows_tail(const q7_gemm_block *t, const target *out, const ahead *next) {
+    multiply(t, t->b, out, next, 4, VECTORS, TAIL);
 }
 
-static void one_row_tail(const q7_gemm_block *t, const float *b, target out, ahead next) {
-    multiply(t, b, out, next, 1, VECTORS, TAIL);
+static void one_row_tail(const q7_gemm_block *t, const target *out, const ahead *next) {
+    multiply(t, t->b, out, next, 1, VECTORS, TAIL);
 }
 
-static void tail(const q7_gemm_block *t, target out, ahead next) {
-    q7_gemm_block fours = *t, rest = *t;
-    fours.m = t->m / 4 * 4;
-    four_rows_tail(&fours, t->b, out, next);
-    rest.m = t->m - fours.m;
-    rest.a += fours.m * t->a_row_stride;
-    out.p += fours.m * out.stride;
-    out.c += fours.m * out.c_stride;
-    one_row_tail(&rest, t->b, out, next);
+static void tail(const q7_gemm_block *t, const target *out, const ahead *next) {
+    target fours = *out, rest = *out;
+    fours.rows = out->rows / 4 * 4;
+    four_rows_tail(t, &fours, next);
+    rest.rows = out->rows - fours.rows;
+    rest.a += fours.rows * t->a_row_stride;
+    rest.p += fours.rows * out->stride;
+    rest.c += fours.rows * out->c_stride;
+    one_row_tail(t, &rest, next);
 }
 
 /* Whether strides are those of PACKED. */
@@ -394,12 +401,14 @@ static multiply_some *function_for(const q7_gemm_block *t, int64_t m, bool strea
 /* Whether vectors of the last panel that have no column are left out. */
 static bool narrows(const q7_gemm_block *t) { return is_packed(t) && !q7_is_half(t->b_dtype); }
 
-/* Tiles of m rows, as many as t->m holds; columns are one panel, or as many as are multiplied at once. */
-static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
+/* Tiles of m rows, as many as `rows` from one on hold; columns are one panel, or as many as are multiplied at
+ * once. */
+static void multiply_tiles(const q7_gemm_block *t, int64_t begin, int64_t rows, int64_t m,
+                           const ahead *next) {
     _Alignas(64) float sums[UNFINISHED * NR];
     const int64_t wide = panels_at_once(m) * NR;
     for (int64_t first = 0, n; first < t->n; first += n) {
-        const bool stream = is_packed(t) && t->n - first >= wide && (wide > NR || next.once);
+        const bool stream = is_packed(t) && t->n - first >= wide && (wide > NR || next->once);
         const int64_t most = stream ? wide : NR;
         n = q7_min(t->n - first, most); /* how many of them exist */
         const int64_t columns = narrows(t) ? q7_ceil_div(n, Q7_W) * Q7_W : most;
@@ -409,46 +418,54 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t m, ahead next) {
         multiply_some *some = function_for(t, m, stream, columns);
 
         if (direct) {
-            const target out = {.p = t->c + first,
+            float *c = t->c + begin * t->c_stride + first;
+            const target out = {.a = t->a + begin * t->a_row_stride,
+                                .rows = rows,
+                                .p = c,
                                 .stride = t->c_stride,
-                                .c = t->c + first,
+                                .c = c,
                                 .c_stride = t->c_stride,
                                 .add = t->accumulate,
                                 .epilogue = e,
                                 .first = first,
-                                .residual = e && e->residual ? e->residual + first : NULL};
-            some(t, b, out, next);
+                                .residual = e && e->residual
+                                                ? e->residual + begin * e->residual_stride + first
+                                                : NULL};
+            some(t, b, &out, next);
             continue;
         }
-        const int64_t rows = UNFINISHED / m * m;
-        for (int64_t row = 0; row < t->m; row += rows) {
-            const int64_t here = q7_min(rows, t->m - row);
+        const int64_t most_rows = UNFINISHED / m * m;
+        ahead soon = *next;
+        for (int64_t row = 0; row < rows; row += most_rows) {
+            const int64_t here = q7_min(most_rows, rows - row);
             q7_gemm_epilogue epilogue;
-            const q7_gemm_block tile = q7_gemm_part(t, row, here, 0, t->n, NR, &epilogue);
-            target out = {
-                .p = sums, .stride = columns, .c = tile.c + first, .c_stride = tile.c_stride};
+            const q7_gemm_block tile = q7_gemm_part(t, begin + row, here, 0, t->n, NR, &epilogue);
+            target out = {.a = tile.a,
+                          .rows = here,
+                          .p = sums,
+                          .stride = columns,
+                          .c = tile.c + first,
+                          .c_stride = tile.c_stride};
             if (e && epilogue.gated)
                 out.c = epilogue.gated + first / 2, out.c_stride = epilogue.gated_stride;
             if (n < NR && !t->b_packed)
-                tail(&tile, out, next);
+                tail(&tile, &out, &soon);
             else
-                some(&tile, b, out, next);
+                some(&tile, b, &out, &soon);
             q7_finish_floats(&tile, sums, columns, first, n);
-            next.p += here / m * t->k * next.stride;
+            soon.p += here / m * t->k * soon.stride;
         }
     }
 }
 
 /* All rows of some columns, for k in a block: x is that part of a block. Tiles differ by one row at
  * most, larger ones first. next: of the first tile. */
-static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead next) {
+static void multiply_rows(const q7_gemm_block *x, int64_t tiles, ahead *next) {
     const int64_t larger = x->m % tiles;
     for (int64_t row = 0, m = x->m / tiles + (larger > 0), end; row < x->m; row = end, m--) {
         end = larger > 0 && row == 0 ? larger * m : x->m;
-        q7_gemm_epilogue epilogue;
-        const q7_gemm_block part = q7_gemm_part(x, row, end - row, 0, x->n, NR, &epilogue);
-        multiply_tiles(&part, m, next);
-        next.p += larger * x->k * next.stride;
+        multiply_tiles(x, row, end - row, m, next);
+        next->p += larger * x->k * next->stride;
     }
 }
 
@@ -627,16 +644,16 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     const q7_gemm_block tile =
                         q7_gemm_part(&part, 0, first, 0, part.n, NR, &of_first);
                     next.room_stride = NR;
-                    multiply_tiles(&tile, first, next);
+                    multiply_tiles(&tile, 0, first, first, &next);
                     next.p += part.k * next.stride;
                     part = q7_gemm_part(&part, first, x->m - first, 0, part.n, NR, &epilogue);
                     part.b = room;
                     part.b_stride = NR;
                     part.b_dtype = Q7_F32;
-                    multiply_rows(&part, tiles - 1, next);
+                    multiply_rows(&part, tiles - 1, &next);
                     continue;
                 }
-                multiply_rows(&part, tiles, next);
+                multiply_rows(&part, tiles, &next);
             }
         }
     }
