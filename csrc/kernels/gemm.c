@@ -21,6 +21,7 @@ typedef struct target {
     const q7_gemm_epilogue *epilogue; /* of c, where it is_simple(), or NULL */
     int64_t first;                    /* column */
     const float *residual;            /* of p, or NULL */
+    int64_t fetched;                  /* floats of what is wanted soon, by tiles before */
 } target;
 
 /* What is wanted soon: `stride` floats for every k, from p and, but for short tiles that share a panel, from
@@ -296,6 +297,7 @@ Q7_INLINE void multiply(const q7_gemm_block *t, const float *b, const target *to
                         const int m, const int vectors, const enum access access) {
     target out = *to;
     ahead next = *soon;
+    next.p += out.fetched;
     q7_f32 sum[MR * VECTORS]; /* [m][vectors] */
     const int64_t row_bytes = opaque(t->a_row_stride * 4);
     const int64_t k_bytes = access < STRIDED ? 4 : opaque(t->a_k_stride * 4);
@@ -435,25 +437,25 @@ static void multiply_tiles(const q7_gemm_block *t, int64_t begin, int64_t rows, 
             continue;
         }
         const int64_t most_rows = UNFINISHED / m * m;
-        ahead soon = *next;
         for (int64_t row = 0; row < rows; row += most_rows) {
             const int64_t here = q7_min(most_rows, rows - row);
+            q7_gemm_block tile;
             q7_gemm_epilogue epilogue;
-            const q7_gemm_block tile = q7_gemm_part(t, begin + row, here, 0, t->n, NR, &epilogue);
+            q7_gemm_part(t, begin + row, here, 0, t->n, NR, &tile, &epilogue);
             target out = {.a = tile.a,
                           .rows = here,
                           .p = sums,
                           .stride = columns,
                           .c = tile.c + first,
-                          .c_stride = tile.c_stride};
+                          .c_stride = tile.c_stride,
+                          .fetched = row / m * t->k * next->stride};
             if (e && epilogue.gated)
                 out.c = epilogue.gated + first / 2, out.c_stride = epilogue.gated_stride;
             if (n < NR && !t->b_packed)
-                tail(&tile, &out, &soon);
+                tail(&tile, &out, next);
             else
-                some(&tile, b, &out, &soon);
+                some(&tile, b, &out, next);
             q7_finish_floats(&tile, sums, columns, first, n);
-            soon.p += here / m * t->k * soon.stride;
         }
     }
 }
@@ -503,8 +505,9 @@ static void one_row(const q7_gemm_block *x) {
     for (int64_t first = 0; first < x->n; first += COLUMNS) {
         const int64_t n = q7_min(COLUMNS, x->n - first);
         for (int64_t k0 = 0; k0 == 0 || k0 < x->k; k0 += x->k_block) {
+            q7_gemm_block part;
             q7_gemm_epilogue epilogue;
-            q7_gemm_block part = q7_gemm_part(x, 0, 1, first, n, NR, &epilogue);
+            q7_gemm_part(x, 0, 1, first, n, NR, &part, &epilogue);
             take_k(&part, k0);
             for (int64_t j = 0; j < n; j += Q7_W) q7_store(sums + j, q7_set1(0.0f));
             for (int64_t k = 0, some; k < part.k; k += some) {
@@ -562,8 +565,9 @@ static void by_column(const q7_gemm_block *x) {
     float column[Q7_GEMM_K_BLOCK], sums[PIECE + Q7_W]; /* a vector is loaded at each sum */
     for (int64_t row = 0, rows; row < x->m; row += rows) {
         rows = q7_min(PIECE, x->m - row);
+        q7_gemm_block part;
         q7_gemm_epilogue epilogue;
-        const q7_gemm_block part = q7_gemm_part(x, row, rows, 0, 1, NR, &epilogue);
+        q7_gemm_part(x, row, rows, 0, 1, NR, &part, &epilogue);
         for (int i = 0; i < PIECE; i++) sums[i] = 0.0f;
         for (int64_t k0 = 0, n; k0 < x->k; k0 += n) {
             const float *b = x->b + k0 * x->b_stride;
@@ -612,9 +616,9 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
         for (int64_t k0 = 0, k1; k0 == 0 || k0 < x->k; k0 = k1) {
             k1 = k0 + x->k_block;
             for (int64_t column = g; column < end; column += width) {
+                q7_gemm_block part;
                 q7_gemm_epilogue epilogue;
-                q7_gemm_block part =
-                    q7_gemm_part(x, 0, x->m, column, q7_min(width, end - column), NR, &epilogue);
+                q7_gemm_part(x, 0, x->m, column, q7_min(width, end - column), NR, &part, &epilogue);
                 take_k(&part, k0);
                 const bool tall = part.n <= Q7_W && narrows(x);
                 const int64_t tiles = tall ? q7_ceil_div(x->m, TALL) : all_tiles;
@@ -640,17 +644,17 @@ void Q7_KERNEL(gemm_f32)(const q7_gemm_block *x) {
                     next.stride = q7_ceil_div(x->b_stride, (SHORT_TILES ? 1 : 2) * tiles);
                 }
                 if (q7_is_half(x->b_dtype) && tiles > 1) {
-                    q7_gemm_epilogue of_first;
-                    const q7_gemm_block tile =
-                        q7_gemm_part(&part, 0, first, 0, part.n, NR, &of_first);
+                    q7_gemm_block tile, others;
+                    q7_gemm_epilogue of_tile, of_others;
+                    q7_gemm_part(&part, 0, first, 0, part.n, NR, &tile, &of_tile);
                     next.room_stride = NR;
                     multiply_tiles(&tile, 0, first, first, &next);
                     next.p += part.k * next.stride;
-                    part = q7_gemm_part(&part, first, x->m - first, 0, part.n, NR, &epilogue);
-                    part.b = room;
-                    part.b_stride = NR;
-                    part.b_dtype = Q7_F32;
-                    multiply_rows(&part, tiles - 1, &next);
+                    q7_gemm_part(&part, first, x->m - first, 0, part.n, NR, &others, &of_others);
+                    others.b = room;
+                    others.b_stride = NR;
+                    others.b_dtype = Q7_F32;
+                    multiply_rows(&others, tiles - 1, &next);
                     continue;
                 }
                 multiply_rows(&part, tiles, &next);

@@ -84,21 +84,21 @@ static inline void q7_gemm_skip_rows(q7_gemm_epilogue *epilogue, int64_t rows) {
     if (epilogue->gated) epilogue->gated += rows * epilogue->gated_stride;
 }
 
-/* The part of a block from (row, column) on that is (m, n); column is a multiple of nr. Its epilogue
- * is written to `epilogue`. */
-static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, int64_t m,
-                                         int64_t column, int64_t n, int64_t nr,
-                                         q7_gemm_epilogue *epilogue) {
-    q7_gemm_block part = *x;
-    part.m = m;
-    part.n = n;
-    part.a += row * x->a_row_stride;
-    if (m < x->m) part.a_id = 0;
-    part.b += x->b_packed ? column / nr * x->b_panel_stride : column;
-    part.c += row * x->c_stride + column;
-    if (!x->epilogue) return part;
+/* The part of a block from (row, column) on that is (m, n), and its epilogue, both written where they are to
+ * be (docs/decisions.md 206); column is a multiple of nr. */
+static inline void q7_gemm_part(const q7_gemm_block *x, int64_t row, int64_t m, int64_t column,
+                                int64_t n, int64_t nr, q7_gemm_block *part,
+                                q7_gemm_epilogue *epilogue) {
+    *part = *x;
+    part->m = m;
+    part->n = n;
+    part->a += row * x->a_row_stride;
+    if (m < x->m) part->a_id = 0;
+    part->b += x->b_packed ? column / nr * x->b_panel_stride : column;
+    part->c += row * x->c_stride + column;
+    if (!x->epilogue) return;
     *epilogue = *x->epilogue;
-    part.epilogue = epilogue;
+    part->epilogue = epilogue;
     const int64_t out = epilogue->gated ? column / 2 : column;
     if (epilogue->bias) epilogue->bias += out;
     if (epilogue->up_bias) epilogue->up_bias += out;
@@ -107,6 +107,5 @@ static inline q7_gemm_block q7_gemm_part(const q7_gemm_block *x, int64_t row, in
     if (epilogue->gated) epilogue->gated += out;
     q7_gemm_skip_rows(epilogue, row);
     epilogue->gated_n -= out;
-    return part;
 }
 #endif

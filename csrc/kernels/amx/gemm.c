@@ -46,8 +46,9 @@ static void multiply_without(const q7_gemm_block *x, const q7_block_tile *few, i
 static void finish_odd(const q7_gemm_block *x, const float *sums, const q7_block_tile *few,
                        int64_t panel) {
     for (int64_t i = 0; i < x->m; i++) {
+        q7_gemm_block row;
         q7_gemm_epilogue epilogue;
-        const q7_gemm_block row = q7_gemm_part(x, i, 1, 0, x->n, NR, &epilogue);
+        q7_gemm_part(x, i, 1, 0, x->n, NR, &row, &epilogue);
         if (q7_parts_room.odd[i])
             multiply_without(&row, few, panel);
         else
@@ -153,15 +154,15 @@ Q7_INLINE void multiply_rows(const q7_gemm_block *x, int64_t each, const q7_bloc
         }
         if (!p && !known) find_odd(x->m);
         finish_rows(&last, x->m);
+        q7_gemm_block part;
         q7_gemm_epilogue epilogue;
-        const q7_gemm_block part =
-            q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &epilogue);
+        q7_gemm_part(x, 0, x->m, p * NR, q7_min(NR, x->n - p * NR), NR, &part, &epilogue);
         if (!o.fit)
             multiply_without(&part, few, p);
         else if (q7_parts_room.any_odd)
             finish_odd(&part, sums, few, p);
         else {
-            last.part = q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &last.epilogue);
+            q7_gemm_part(&part, 0, x->m, 0, part.n, NR, &last.part, &last.epilogue);
             last.sums = sums;
             last.left = x->m;
         }
@@ -190,8 +191,9 @@ static void multiply_blocks(const q7_gemm_block *x, const q7_block_tile *few) {
     for (int64_t i = 0; i < blocks; i++) {
         const int64_t row = i * groups / blocks * each;
         const int64_t m = q7_min((i + 1) * groups / blocks * each, x->m) - row;
+        q7_gemm_block rows;
         q7_gemm_epilogue epilogue;
-        const q7_gemm_block rows = q7_gemm_part(x, row, m, 0, x->n, NR, &epilogue);
+        q7_gemm_part(x, row, m, 0, x->n, NR, &rows, &epilogue);
         for (int64_t k0 = 0; k0 < x->k; k0 += Q7_GEMM_TILE_K) {
             q7_block_tile rest;
             q7_gemm_block part = rows;
