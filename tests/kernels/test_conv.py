@@ -201,6 +201,7 @@ DIRECT = {
     "long lines, no pads": Case((1, 4, 3, 1000), (9, 4, 1, 4), window((1, 4))),
     "large": Case((1, 6, 62, 61), (71, 6, 3, 3), window((3, 3), pad=1)),
     "large 1x1": Case((2, 70, 45, 42), (71, 70, 1, 1), window((1, 1))),
+    "whole vectors": Case((1, 20, 9, 43), (48, 20, 1, 1), window((1, 1))),
 }
 NOTHING = Case((0, 3, 4, 4), (3, 1, 3, 3), window((3, 3)), 3)
 
@@ -229,8 +230,8 @@ def run(
     drawn = (rng.standard_normal(shape).astype(np.float32) for shape in (case.x, case.w))
     x, w = (d if given is None else given for d, given in zip(drawn, (x, w)))
     expected, size = sums_of(x, w, case.at, case.groups)
-    given = {"bias": None, "residual": None, **more}
-    given.update(N=case.x[0], C=case.x[1], act=act, act_alpha=0.0, act_beta=0.0)
+    given = {"bias": None, "residual": None, "act_alpha": 0.0, "act_beta": 0.0, **more}
+    given.update(N=case.x[0], C=case.x[1], act=act)
     given.update(case.at.fields(case.x[2:], expected.shape[2:], 3), residual_first=residual_first)
     if op == "conv":
         y = np.full(expected.shape, np.nan, np.float32)
@@ -534,6 +535,38 @@ def test_activations_of_direct(row: KernelRow, act: str) -> None:
     y, expected, size = run("conv_direct", row, DIRECT["3x3"], act=act, residual_first=1)
     formulas = {"clip": lambda v: v * 0, "silu": lambda v: v / (1 + np.exp(-v)), "tanh": np.tanh}
     assert (np.abs(y - formulas[act](expected)) <= tolerance(27, 2 * size + 1)).all()
+
+
+@every_direct_row
+@pytest.mark.parametrize("name", ["whole vectors", "large 1x1", "first layer"])
+@pytest.mark.parametrize("act, low, high", [("none", 0, 0), ("relu", 0, 0), ("clip", -0.5, 1.25)])
+def test_what_becomes_of_direct_sums(
+    row: KernelRow, name: str, act: str, low: float, high: float
+) -> None:
+    """Each of its operations rounds once, in their order, whichever way a tile ends."""
+    case = DIRECT[name]
+    sums = run("conv_direct", row, case)[0]
+    bias = np.linspace(-2, 2, case.w[0], dtype=np.float32)
+    residual = np.linspace(-3, 3, sums.size, dtype=np.float32).reshape(sums.shape)
+    ends = {"none": (-np.inf, np.inf), "relu": (0, np.inf), "clip": (low, high)}[act]
+    biased = sums + bias[:, None, None]
+    for first, given in itertools.product((0, 1), (None, residual)):
+        y = run(
+            "conv_direct",
+            row,
+            case,
+            act=act,
+            residual_first=first,
+            bias=bias,
+            residual=given,
+            act_alpha=low,
+            act_beta=high,
+        )[0]
+        wanted = biased if given is None or not first else biased + given
+        wanted = np.clip(wanted, *np.float32(ends))
+        if given is not None and not first:
+            wanted = wanted + given
+        np.testing.assert_array_equal(y, wanted)
 
 
 def check_threads(op: str, row: KernelRow, case: Case, **more: Any) -> None:
