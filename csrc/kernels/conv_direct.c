@@ -86,20 +86,28 @@ Q7_INLINE void put(const q7_conv_line *t, place to, q7_f32 *sum, const q7_f32 *b
     Q7_EACH_VECTOR(to.y, y_stride, q7_store_part(row + j * Q7_W, *x, lanes_of(t, j, whole)));
 }
 
+/* Windows of any stride, with few address registers: window i is at origin[i / 5] + i % 5 * row_bytes. */
+Q7_INLINE void find_origins(const char *x, int64_t row_bytes, const char **origin) {
+    Q7_UNROLL
+    for (int i = 0; i < 3; i++) origin[i] = x + 5 * i * row_bytes;
+}
+
+Q7_INLINE const float *window(const char *const *origin, int64_t row_bytes, const int i) {
+    return (const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes);
+}
+
 /* Adds the products of one step of k of the windows from x on, in bytes, to sum [m][vectors]. m and vectors
  * are constants where this is inlined, here and below. */
 Q7_INLINE void multiply_step(const char *x, int64_t row_bytes, const float *panel, q7_f32 *sum,
                              const int m, const int vectors, const int together) {
     q7_f32 w[VECTORS];
-    /* Window i is at origin[i / 5] + i % 5 * row_bytes: any stride, with few address registers. */
     const char *origin[3];
-    Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = x + 5 * i * row_bytes;
+    find_origins(x, row_bytes, origin);
     Q7_UNROLL
     for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
     Q7_UNROLL
     for (int i = 0; i < m; i++) {
-        const float *from = (const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes);
+        const float *from = window(origin, row_bytes, i);
         const q7_f32 v = together == 2 ? q7_repeat_pair(from) : q7_set1(*from);
         Q7_UNROLL
         for (int j = 0; j < vectors; j++)
@@ -182,15 +190,14 @@ Q7_INLINE void end_as(const q7_conv_line *t, place to, int64_t row_bytes, const 
     const int64_t y_stride = t->y_stride, residual_stride = t->residual_stride;
     const bool adds = how == ADD || how == ADD_RELU, clamps = how != NO_ACT && how != ADD;
     const float *bias = t->bias ? t->bias : zeros, *panel = t->w + (t->k - 1) * NR;
-    const char *origin[3], *x = (const char *)(to.x + t->offset[t->k - 1]);
+    const char *origin[3];
+    find_origins((const char *)(to.x + t->offset[t->k - 1]), row_bytes, origin);
     q7_f32 w[VECTORS];
-    Q7_UNROLL
-    for (int i = 0; i < 3; i++) origin[i] = x + 5 * i * row_bytes;
     Q7_UNROLL
     for (int j = 0; j < vectors; j++) w[j] = q7_load(panel + j * Q7_W);
     Q7_UNROLL
     for (int i = 0; i < m; i++) {
-        const q7_f32 v = q7_set1(*(const float *)(const void *)(origin[i / 5] + i % 5 * row_bytes));
+        const q7_f32 v = q7_set1(*window(origin, row_bytes, i));
         Q7_UNROLL
         for (int j = 0; j < vectors; j++) {
             q7_f32 y = q7_add(q7_load(bias + j * Q7_W), q7_fma(v, w[j], sum[i * vectors + j]));

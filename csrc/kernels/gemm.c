@@ -261,8 +261,8 @@ Q7_INLINE void multiply_pair(const q7_gemm_block *t, cursor *at, ahead *next, in
 }
 
 /* Adds the products of all k of a tall tile: it fetches first rows of c, then those of the residual, and then
- * b, if that is BEYOND_L1; a stream, which does that at every k, the first row of c again. A loop for each is all there is
- * (docs/decisions.md 150). */
+ * b, if that is BEYOND_L1; a stream, which does that at every k, the first row of c again. A loop for each is
+ * all there is (docs/decisions.md 150). */
 Q7_INLINE void multiply_pairs(const q7_gemm_block *t, target out, cursor *at, ahead *next,
                               int64_t row_bytes, q7_f32 *sum, const int m, const int vectors,
                               const enum access access) {

@@ -539,7 +539,9 @@ def test_activations_of_direct(row: KernelRow, act: str) -> None:
 
 @every_direct_row
 @pytest.mark.parametrize("name", ["whole vectors", "large 1x1", "first layer"])
-@pytest.mark.parametrize("act, low, high", [("none", 0, 0), ("relu", 0, 0), ("clip", -0.5, 1.25)])
+@pytest.mark.parametrize(
+    "act, low, high", [("none", -np.inf, np.inf), ("relu", 0, np.inf), ("clip", -0.5, 1.25)]
+)
 def test_what_becomes_of_direct_sums(
     row: KernelRow, name: str, act: str, low: float, high: float
 ) -> None:
@@ -548,22 +550,12 @@ def test_what_becomes_of_direct_sums(
     sums = run("conv_direct", row, case)[0]
     bias = np.linspace(-2, 2, case.w[0], dtype=np.float32)
     residual = np.linspace(-3, 3, sums.size, dtype=np.float32).reshape(sums.shape)
-    ends = {"none": (-np.inf, np.inf), "relu": (0, np.inf), "clip": (low, high)}[act]
     biased = sums + bias[:, None, None]
     for first, given in itertools.product((0, 1), (None, residual)):
-        y = run(
-            "conv_direct",
-            row,
-            case,
-            act=act,
-            residual_first=first,
-            bias=bias,
-            residual=given,
-            act_alpha=low,
-            act_beta=high,
-        )[0]
+        more = {"bias": bias, "residual": given, "residual_first": first}
+        y = run("conv_direct", row, case, act=act, act_alpha=low, act_beta=high, **more)[0]
         wanted = biased if given is None or not first else biased + given
-        wanted = np.clip(wanted, *np.float32(ends))
+        wanted = np.clip(wanted, np.float32(low), np.float32(high))
         if given is not None and not first:
             wanted = wanted + given
         np.testing.assert_array_equal(y, wanted)
