@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Optional
 
 import numpy as np
 
-from q7x2_ep import dtypes, errors, knobs
+from q7x2_ep import collector, dtypes, errors, knobs
 from q7x2_ep.api import environment
 from q7x2_ep.api.arrays import as_given, is_bits, to_array
 from q7x2_ep.api.binding import IOBinding, SessionIOBinding
@@ -139,6 +139,7 @@ class InferenceSession:
                 raise
             raise errors.CorruptModel(f"[compiled model] is malformed: {error!r}") from error
 
+    @collector.waiting()
     def _compile(
         self,
         outputs: Sequence[str] = (),

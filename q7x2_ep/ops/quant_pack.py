@@ -85,10 +85,13 @@ def side_by_side(
     w: np.ndarray, zeros: Optional[np.ndarray], groups: int, kernel: Any
 ) -> tuple[np.ndarray, Optional[np.ndarray], int]:
     """Weights (M, C / groups, taps) as the matrices of the groups, (K, N) each, side by side, N in
-    whole panels; with zeros for every column, and how many groups are left: small ones are one
-    larger product whose other weights are zero, as many as fill its panels.
+    whole panels where there are several; with zeros for every column, and how many groups are left:
+    small ones are one larger product whose other weights are zero, as many as fill its panels.
     """
     filters, channels, taps = w.shape
+    if groups == 1:
+        matrix = w.transpose(0, 2, 1).reshape(filters, -1).T
+        return matrix, None if zeros is None else np.broadcast_to(zeros.reshape(-1), filters), 1
     each, step = filters // groups, 64 if kernel.isa == "amx" else 4
     halved = kernel.isa != "amx" and kernel.dtypes != "i16"  # a last panel of few columns
 
@@ -244,11 +247,17 @@ def _room(rows: int, columns: int) -> np.ndarray:
 
 
 def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
-    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`. One k of each at a time,
-    as numpy's loops are along n then.
+    """weight (K, N) as (panels, groups, nr, size), k in groups of `size`, which are moved whole
+    where they lie side by side. Else one k of each at a time, as numpy's loops are along n then.
     """
     k, n = weight.shape
     panels = -(-n // nr)
+    if weight.flags.f_contiguous:
+        columns = np.zeros((panels * nr, groups * size), weight.dtype)
+        columns[:n, :k] = weight.T
+        whole = columns.view(f"u{size * weight.itemsize}").reshape(panels, nr, groups)
+        turned = np.ascontiguousarray(whole.transpose(0, 2, 1))
+        return turned.view(weight.dtype).reshape(panels, groups, nr, size)
     padded = np.zeros((groups * size, panels * nr), weight.dtype)
     padded[:k, :n] = weight
     rows = padded.reshape(groups, size, panels, nr)

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[2] / "q7x2_ep"
 
 # Each layer may import itself and those before it. The first part of a path names its layer.
 LAYERS = (
-    {"dtypes", "errors", "files", "knobs", "release", "request"},
+    {"collector", "dtypes", "errors", "files", "knobs", "release", "request"},
     {"ir"},
     {"ops"},
     {"importer", "passes", "fuse"},
