@@ -47,9 +47,9 @@ ISAS = {
     "neon": (ARM, NEON, "neon", (".", "pairs")),
     "neon_dot": (ARM, DOT, "neon", ("quads", "dot", "taps")),
     "neon_i8mm": (ARM, I8MM, "neon", ("quads", "dot")),
-    "avx2": (X86, AVX2, "avx2", (".", "quads", "two_quads")),
+    "avx2": (X86, AVX2, "avx2", (".", "pairs", "quads", "two_quads")),
     "avx2_vnni": (X86, (*AVX2, "-mavxvnni"), "avx2", ("quads", "dot", "taps")),
-    "avx512": (X86, AVX512, "avx512", (".", "quads", "two_quads")),
+    "avx512": (X86, AVX512, "avx512", (".", "pairs", "quads", "two_quads")),
     "avx512_vnni": (X86, (*AVX512, "-mavx512vnni"), "avx512", ("quads", "dot", "taps")),
     "amx": (X86, AMX, "avx512", ("amx",)),
 }
@@ -129,7 +129,7 @@ def compile_library(
         flags = (*flags, f"-DQ7_ISA={isa}", f"-DQ7_ISA_{base}=1")
         flags += () if isa == base else ("-DQ7_EXTENSION=1",)
         sources = [c for f in folders for c in sorted((csrc / "kernels" / f).glob("*.c"))]
-        jobs += [(c, work / f"{c.stem}_{isa}.o", flags) for c in sources]
+        jobs += [(c, work / f"{c.parent.name}_{c.stem}_{isa}.o", flags) for c in sources]
     work.mkdir(parents=True, exist_ok=True)
     newest = max(f.stat().st_mtime for pattern in ("*.h", "*.def") for f in csrc.rglob(pattern))
     commands = [

@@ -76,7 +76,7 @@ TAPS = {"nearest": 1, "linear": 2, "cubic": 4}  # of interpolation, along each a
 PRODUCTS: dict[str, Callable[[Any], int]] = {  # op: multiply-adds
     "gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
     "expert_gemm": lambda f: f.m * f.n * f.k * (1 + f.gated),
-    "qgemm": lambda f: f.m * f.n * f.k,
+    "qgemm": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,
     "block_gemm": lambda f: f.m * f.n * f.k,
     "block_qgemm": lambda f: f.m * f.n * f.k,
     "matmul": lambda f: prod(f.batch[: f.ndim]) * f.m * f.n * f.k,

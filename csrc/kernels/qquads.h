@@ -26,21 +26,22 @@ static inline void q7_flip_row(int64_t n, const uint8_t *x, uint8_t flip, uint8_
 }
 
 Q7_INLINE int32_t q7_row_sum(int64_t n, const uint8_t *x, bool is_signed) {
-    enum { BLOCK = 4 * Q7_W };
+    enum { BLOCK = 4 * Q7_W, EXACT = 1 << 16 }; /* bytes whose sum is less than 2^24 */
     const q7_i32 ones = q7_i32_set1(0x01010101);
-    q7_i32 sum = q7_i32_set1(0);
+    int32_t all = 0;
     uint8_t last[BLOCK];
-    for (int64_t i = 0; i < n; i += BLOCK, x += BLOCK) {
-        if (n - i < BLOCK) {
-            q7_block_store(last, q7_block_load_tail(x, n - i));
-            x = last;
+    for (int64_t end = 0, i = 0; i < n;) {
+        q7_i32 sum = q7_i32_set1(0);
+        for (end = q7_min(n, i + EXACT); i < end; i += BLOCK, x += BLOCK) {
+            if (n - i < BLOCK) {
+                q7_block_store(last, q7_block_load_tail(x, n - i));
+                x = last;
+            }
+            const q7_i32 bytes = q7_i32_load((const int32_t *)(const void *)x);
+            sum = is_signed ? q7_dot_unsigned(sum, ones, bytes) : q7_dot_unsigned(sum, bytes, ones);
         }
-        const q7_i32 bytes = q7_i32_load((const int32_t *)(const void *)x);
-        sum = is_signed ? q7_dot_unsigned(sum, ones, bytes) : q7_dot_unsigned(sum, bytes, ones);
+        all += (int32_t)q7_hsum(q7_float(sum));
     }
-    int32_t lanes[Q7_W], all = 0;
-    q7_i32_store(lanes, sum);
-    for (int i = 0; i < Q7_W; i++) all += lanes[i];
     return all;
 }
 

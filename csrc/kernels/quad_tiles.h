@@ -82,6 +82,13 @@ Q7_INLINE void finish(const q7_qgemm_block *x, const panel *of, const int m, con
         finish_bytes(x, of, m, vectors, sum);
         return;
     }
+    if (x->finish.c_dtype == Q7_I32 && x->n - of->first >= vectors * Q7_W) {
+        int32_t *c = (int32_t *)x->c + of->row * x->c_stride + of->first;
+        Q7_UNROLL
+        for (int i = 0; i < m * vectors; i++)
+            q7_i32_store(c + i / vectors * x->c_stride + i % vectors * Q7_W, sum[i]);
+        return;
+    }
     _Alignas(64) int32_t sums[MR * NR];
     Q7_UNROLL
     for (int i = 0; i < m * vectors; i++) q7_i32_store(sums + i * Q7_W, sum[i]);

@@ -1,10 +1,11 @@
 /* qgemm.c: integer products of 8-bit rows with packed weights. MatMulInteger, QLinearMatMul, and
  * linear layers between DequantizeLinear and QuantizeLinear, or of rows quantised as they come.
  *
- * A task is a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels. rows: threads
+ * A task is, of one product, a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels. rows: threads
  * times what q7_qgemm_room() says of such a block. Read kernels/qgemm.h first. */
 #include "../kernels/qgemm.h"
 
+#include "loops.h"
 #include "panels.h"
 #include "qrows.h"
 
@@ -12,7 +13,7 @@ typedef struct qgemm_job {
     const q7_qgemm_args *x;
     const q7_call *call;
     q7_qfinish finish;
-    int64_t rows, panels, chunks, panel_bytes;
+    int64_t rows, blocks, panels, chunks;
     int32_t a_zero;
 } qgemm_job;
 
@@ -21,20 +22,28 @@ static void qgemm_task(void *arg, int64_t task, int64_t thread) {
     const q7_qgemm_args *x = job->x;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t nr = job->call->nr, column = panels.begin * nr;
-    const int64_t row = task / job->chunks * job->rows;
+    const int64_t row = task / job->chunks % job->blocks * job->rows;
+    const int64_t product = task / job->chunks / job->blocks;
+    const uint8_t *a = (const uint8_t *)x->a + row * x->a_stride;
+    const char *b = (const char *)x->b + panels.begin * x->panel_bytes;
+    for (int64_t d = x->ndim - 1, rest = product; d >= 0; rest /= x->batch[d], d--) {
+        a += rest % x->batch[d] * x->a_batch_stride[d];
+        b += rest % x->batch[d] * x->b_batch_stride[d];
+    }
+    const int64_t at = (product * x->m + row) * x->n + column;
     const q7_qgemm_block block = {
         .m = q7_min(x->m - row, job->rows),
         .n = q7_min(x->n, panels.end * nr) - column,
         .k = x->k,
-        .a = (const uint8_t *)x->a + row * x->k,
-        .a_stride = x->k,
+        .a = a,
+        .a_stride = x->a_stride,
         .a_signed = x->a_dtype == Q7_I8,
         .a_zero = job->a_zero,
-        .b = (const char *)x->b + panels.begin * job->panel_bytes,
-        .b_bytes = job->panel_bytes,
+        .b = b,
+        .b_bytes = x->panel_bytes,
         .b_zero = x->b_zero ? (const int32_t *)x->b_zero + column : NULL,
         .finish = q7_finish_from(&job->finish, column),
-        .c = (char *)x->c + (row * x->n + column) * q7_sum_bytes(x->c_dtype),
+        .c = (char *)x->c + at * q7_sum_bytes(x->c_dtype),
         .c_stride = x->n,
         .room = q7_room_of(job->call, x->rows, job->rows * q7_qgemm_room(x->k), thread),
     };
@@ -42,7 +51,8 @@ static void qgemm_task(void *arg, int64_t task, int64_t thread) {
 }
 
 void q7_op_qgemm(const q7_qgemm_args *x, const q7_call *call) {
-    if (x->m == 0 || x->n == 0) return;
+    const int64_t products = q7_product(x->batch, x->ndim);
+    if (products * x->m * x->n == 0) return;
     qgemm_job job = {.x = x,
                      .call = call,
                      .finish = {.c_dtype = x->c_dtype,
@@ -56,9 +66,9 @@ void q7_op_qgemm(const q7_qgemm_args *x, const q7_call *call) {
                                 .act_beta = (float)x->act_beta},
                      .rows = call->mr * Q7_QGEMM_TILES,
                      .panels = q7_ceil_div(x->n, call->nr),
-                     .panel_bytes = x->panel_bytes,
                      .a_zero = q7_first_byte(x->a_zero, x->a_dtype)};
-    const int64_t blocks = q7_ceil_div(x->m, job.rows);
-    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, x->m * x->n * x->k));
+    job.blocks = q7_ceil_div(x->m, job.rows);
+    const int64_t blocks = products * job.blocks, work = products * x->m * x->n * x->k;
+    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, work));
     q7_parallel(call, blocks * job.chunks, qgemm_task, &job);
 }

@@ -91,6 +91,7 @@ Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) { return vld1q_s32(p); }
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { vst1q_s32(p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return vaddq_s32(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return vmulq_s32(a, b); }
+Q7_INLINE q7_i32 q7_i32_up(q7_i32 a, const int bits) { return vshlq_s32(a, vdupq_n_s32(bits)); }
 Q7_INLINE q7_f32 q7_permute(q7_f32 v, q7_i32 which) {
     const q7_i32 bytes = vmlaq_n_s32(vdupq_n_s32(0x03020100), which, 0x04040404);
     return vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(v), vreinterpretq_u8_s32(bytes)));

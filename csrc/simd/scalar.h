@@ -108,6 +108,7 @@ Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) {
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) {
     return (q7_i32)((q7_unsigned)a * (q7_unsigned)b);
 }
+Q7_INLINE q7_i32 q7_i32_up(q7_i32 a, const int bits) { return (q7_i32)((q7_unsigned)a << bits); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return __builtin_convertvector(v, q7_f32); }
 Q7_INLINE q7_i32 q7_int(q7_f32 v) { return __builtin_convertvector(v, q7_i32); }
 Q7_INLINE q7_i32 q7_i32_select(q7_mask m, q7_i32 a, q7_i32 b) { return (m & a) | (~m & b); }

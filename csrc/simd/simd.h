@@ -41,6 +41,7 @@
  *   q7_madd_pairs(sum, p, pair)                   sum[i] + p[2 i] * low + p[2 i + 1] * high of int16
  *                                                 pairs; wraps
  *   q7_i32_add(a, b)  q7_i32_mul(a, b)            wrap
+ *   q7_i32_up(v, bits) = v << bits                a constant
  *   q7_float(v)                                   as floats, rounded
  *   q7_int(v)                                     floats as integers, cut off; |v| < 2^31
  *   q7_i32_select(m, a, b) = m ? a : b

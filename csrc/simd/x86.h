@@ -70,6 +70,7 @@ Q7_INLINE q7_i32 q7_i32_load(const int32_t *p) {
 Q7_INLINE void q7_i32_store(int32_t *p, q7_i32 v) { SI(storeu)((q7_i32 *)(void *)p, v); }
 Q7_INLINE q7_i32 q7_i32_add(q7_i32 a, q7_i32 b) { return MM(add_epi32)(a, b); }
 Q7_INLINE q7_i32 q7_i32_mul(q7_i32 a, q7_i32 b) { return MM(mullo_epi32)(a, b); }
+Q7_INLINE q7_i32 q7_i32_up(q7_i32 a, const int bits) { return MM(slli_epi32)(a, bits); }
 Q7_INLINE q7_f32 q7_float(q7_i32 v) { return MM(cvtepi32_ps)(v); }
 Q7_INLINE q7_i32 q7_int(q7_f32 v) { return MM(cvttps_epi32)(v); }
 Q7_INLINE q7_f32 q7_bits(q7_i32 v, int shift, int mask) {

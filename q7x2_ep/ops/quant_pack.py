@@ -10,15 +10,21 @@ from typing import Any, NamedTuple, Optional, Union
 import numpy as np
 
 from q7x2_ep.files import aligned
-from q7x2_ep.ir.shape import ceildiv
+from q7x2_ep.ir.shape import Dim, ceildiv
 
 MIN_TILED = 48, 1 << 13  # rows of b, elements of it
 LANE = 128  # what weights of one sign may add up to in a lane: 255 times that is an int16
 
 
-def qgemm_room(k: int) -> int:
+def qgemm_room(k: Dim) -> Dim:
     """What a kernel needs for a row of k. Source: csrc/kernels/qgemm.h. Units: bytes."""
-    return -(-k // 64) * 128 + 64
+    return ceildiv(k, 64) * 128 + 64
+
+
+def panel_bytes(kernel: Any, k: Dim) -> Dim:
+    """Of a panel of a matrix (k, n), in pairs or in quads alone. Source: csrc/kernels/qgemm.h."""
+    quads = 1 + ceildiv(k, 64) * 16
+    return kernel.nr * 4 * (ceildiv(k, 2) if kernel.dtypes == "i16" else quads)
 
 
 def pack_taps(

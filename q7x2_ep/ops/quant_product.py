@@ -13,7 +13,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import Dim, ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
@@ -26,18 +26,20 @@ from q7x2_ep.ops.common import (
     cast_step,
     dims,
     dtype_of,
+    expand_view,
+    materialized,
     require_dtype,
     reshaped,
+    rows_dense,
     temporary,
     where_is,
 )
-from q7x2_ep.ops.matmul import matmul_step, multiply, product_guards, product_shape
+from q7x2_ep.ops.matmul import multiply, product_guards, product_shape
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
-from q7x2_ep.ops.quant_pack import fits_tiles, pack, qgemm_room
+from q7x2_ep.ops.quant_pack import fits_tiles, pack, panel_bytes, qgemm_room
 
-# So many products of bytes without their zeros, which are 255 at most, have a sum that float32 has,
-# as have some of them. How many such sums a product is made of at most.
-EXACT_K, MOST_PARTS = 256, 16
+# The panels that a run makes: to find what u8x2 must be relieved of takes longer than a product.
+MADE_AT_RUN = "u8", "i16"
 
 
 def integer_product(
@@ -107,6 +109,11 @@ def qgemm_step(
         m=product(a.shape[:-1]),
         n=n,
         k=k,
+        ndim=0,
+        batch=(),
+        a_batch_stride=(),
+        b_batch_stride=(),
+        a_stride=k,
         a_dtype=dtype_of(a),
         c_dtype=dtype_of(y),
         panel_bytes=packed.strides[0],
@@ -224,68 +231,137 @@ class QLinearMatMul:
 Bytes = tuple[Value, Optional[Value]]  # with their zeros
 
 
+def computed_product(
+    node: Node, b: Any, left_bytes: Bytes, right_bytes: Bytes, y: Value, finish: Finish
+) -> None:
+    """y = the product of two computed operands, as qgemm_step, whose zeros are one number, or of
+    the right one per column.
+
+    Raises: UnsupportedOp for other zeros.
+    """
+    (left, left_zero), (right, right_zero) = left_bytes, right_bytes
+    for guard in product_guards(node, left.shape, right.shape):
+        b.guard(*guard)
+    require_dtype(node, left.dtype, BYTES)
+    require_dtype(node, right.dtype, BYTES)
+    other = b.view(right)
+    if len(right.shape) == 1:
+        other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
+    if 1 not in other.strides[-2:]:
+        other = materialized(b, other)
+    if len(right.shape) > 2:
+        a = b.view(left)
+        a = a.reshape((1, *a.shape)) if len(left.shape) == 1 else a
+        batch = y.shape[: len(y.shape) - 1 - (len(left.shape) > 1)]
+    else:
+        a, batch = reshaped(b, left, (product(left.shape[:-1]), left.shape[-1])), ()
+    a = rows_dense(b, expand_view(a, (*batch, *a.shape[-2:])))
+    (m, k), n = a.shape[-2:], other.shape[-1]
+    per_column = right_zero is not None and product(right_zero.shape) != 1
+    if per_column:
+        _require_zeros(node, b, right_zero, n, len(right.shape) - 1)
+    tiles = fits_tiles(k, n) if isinstance(k, int) and isinstance(n, int) else True
+    kernel = b.kernel("qgemm", tiles, MADE_AT_RUN)
+    panels, size = ceildiv(n, kernel.nr), panel_bytes(kernel, k)
+    shape = (*other.shape[:-2], panels * size)
+    packed = b.allocate(temporary(b, dtypes.INT8, shape))
+    is_plain = right.dtype == dtypes.INT8 and (
+        right_zero is None or (right_zero.const is not None and not right_zero.const.any())
+    )
+    quads = kernel.dtypes == "u8"
+    zeros = temporary(b, dtypes.INT32, (panels * kernel.nr,)) if quads and not is_plain else None
+    b.step(
+        "qpack",
+        kernel="qpack",
+        b=other,
+        zero=right_zero,
+        packed=packed,
+        zeros=zeros,
+        n=n,
+        k=k,
+        ndim=len(other.shape) - 2,
+        batch=other.shape[:-2],
+        batch_stride=other.strides[:-2],
+        row_stride=other.strides[-2],
+        col_stride=other.strides[-1],
+        dtype=right.dtype,
+        per_column=int(per_column),
+        panel_bytes=size,
+    )
+    b.step(
+        "qgemm",
+        kernel="qgemm",
+        tiles=tiles,
+        dtypes=MADE_AT_RUN,
+        a=a,
+        a_zero=left_zero,
+        b=packed,
+        b_zero=zeros,
+        c=y,
+        rows=b.threads * b.constants["QGEMM_TILES"] * kernel.mr * qgemm_room(k),
+        m=m,
+        n=n,
+        k=k,
+        ndim=len(batch),
+        batch=batch,
+        a_batch_stride=a.strides[:-2],
+        b_batch_stride=expand_view(packed, (*batch, shape[-1])).strides[:-1],
+        a_stride=a.strides[-2],
+        a_dtype=left.dtype,
+        c_dtype=y.dtype,
+        panel_bytes=size,
+        **finish.operands(),
+    )
+
+
+def _require_zeros(node: Node, b: Any, zero: Value, size: Dim, axis: int) -> None:
+    """Raises: UnsupportedOp unless zeros are a vector, whose size a run may tell to be another."""
+    if len(zero.shape) != 1 or not isinstance(zero.shape[0], int):
+        raise UnsupportedOp(f"{where_is(node)} has no kernel for {zero} of {zero.shape}")
+    b.guard(zero.shape[0], size, f"{zero} must have a zero for each of axis {axis}")
+
+
+def has_one_zero(zero: Optional[Value]) -> bool:
+    """Whether an operand has one zero at most."""
+    return zero is None or product(zero.shape) == 1
+
+
 def whole_product(node: Node, b: Any, left_bytes: Bytes, right_bytes: Bytes, y: Value) -> None:
-    """y = the product in int32 of two computed operands: of matrices in float32, by parts of k
-    whose sums are exact; in double where one is a vector, or k is not known, or there are many.
+    """y = the product in int32 of two computed operands. Where rows of the left have zeros of their
+    own it is one of doubles, which is exact.
 
     Raises: UnsupportedOp where zeros are not one number, or one per row of the left or column of
     the right.
     """
-    shapes = [x.shape for x, _ in (left_bytes, right_bytes)]
-    for guard in product_guards(node, *shapes):
-        b.guard(*guard)
-    k, are_matrices = shapes[0][-1], all(len(shape) > 1 for shape in shapes)
-    are_parts = are_matrices and isinstance(k, int) and k <= MOST_PARTS * EXACT_K
-    dtype = dtypes.FLOAT if are_parts else dtypes.DOUBLE
-    left = _centred(node, b, *left_bytes, dtype, -2)
-    right = _centred(node, b, *right_bytes, dtype, -1)
-    if not are_parts:
-        sums, wide = (temporary(b, dtype, y.shape) for dtype in (dtypes.DOUBLE, dtypes.INT64))
-        multiply(b, left, right, sums)
-        cast_step(b, sums, wide)
-        cast_step(b, wide, y)  # which wraps
+    if has_one_zero(left_bytes[1]):
+        computed_product(node, b, left_bytes, right_bytes, y, Finish())
         return
-    is_flat = len(right.shape) == 2  # all rows of left are of one product
-    rows = product(left.shape[:-1])
-    factor = reshaped(b, left, (rows, k)) if is_flat else b.view(left)
-    total: Optional[Value] = None
-    for first in range(0, max(k, 1), EXACT_K):
-        size = min(EXACT_K, k - first)
-        sums = temporary(b, dtypes.FLOAT, y.shape)
-        c = b.allocate(sums)
-        matmul_step(
-            b,
-            factor.slice(-1, first, size),
-            b.view(right).slice(-2, first, size),
-            c.reshape((rows, y.shape[-1])) if is_flat else c,
-        )
-        into = y if first + EXACT_K >= k else temporary(b, dtypes.INT32, y.shape)
-        part = into if total is None else temporary(b, dtypes.INT32, y.shape)
-        cast_step(b, sums, part)
-        if total is not None:
-            binary_step(b, "add", total, part, into)
-        total = into
+    for guard in product_guards(node, left_bytes[0].shape, right_bytes[0].shape):
+        b.guard(*guard)
+    left, right = _centred(node, b, *left_bytes, -2), _centred(node, b, *right_bytes, -1)
+    sums, wide = (temporary(b, dtype, y.shape) for dtype in (dtypes.DOUBLE, dtypes.INT64))
+    multiply(b, left, right, sums)
+    cast_step(b, sums, wide)
+    cast_step(b, wide, y)  # which wraps
 
 
-def _centred(node: Node, b: Any, x: Value, zero: Optional[Value], dtype: int, axis: int) -> Value:
-    """x as dtype and without its zeros, one or one for each of axis -2 or -1."""
+def _centred(node: Node, b: Any, x: Value, zero: Optional[Value], axis: int) -> Value:
+    """x as doubles without its zeros, one or one for each of axis -2 or -1."""
     require_dtype(node, x.dtype, BYTES)
-    wide = temporary(b, dtype, x.shape)
+    wide = temporary(b, dtypes.DOUBLE, x.shape)
     cast_step(b, x, wide)
     if zero is None:
         return wide
-    shift = temporary(b, dtype, zero.shape)
+    shift = temporary(b, dtypes.DOUBLE, zero.shape)
     cast_step(b, zero, shift)
     numbers = b.view(shift)
     if product(zero.shape) == 1:
         numbers = numbers.reshape((1,))
-    elif len(zero.shape) != 1 or len(x.shape) < 2 or not isinstance(zero.shape[0], int):
-        raise UnsupportedOp(f"{where_is(node)} has no kernel for {zero} of {zero.shape}")
     else:
         place = len(x.shape) + axis
-        b.guard(zero.shape[0], x.shape[axis], f"{zero} must have a zero for each of axis {place}")
+        _require_zeros(node, b, zero, x.shape[axis] if len(x.shape) > 1 else 1, place)
         numbers = numbers.reshape((zero.shape[0], *(1,) * (-1 - axis)))
-    centred = temporary(b, dtype, x.shape)
+    centred = temporary(b, dtypes.DOUBLE, x.shape)
     binary_step(b, "sub", wide, numbers, centred)
     return centred
 
@@ -303,12 +379,6 @@ def lower_rescaled(node: Node, b: Any) -> None:
     scales = a_scale, b_scale, y_scale
     for scale in scales:
         require_dtype(node, scale.dtype, F32)
-    y = node.output
-    sums, real, rescaled = (
-        temporary(b, dtype, y.shape) for dtype in (dtypes.INT32, dtypes.FLOAT, dtypes.FLOAT)
-    )
-    whole_product(node, b, (a, a_zero), (weight, b_zero), sums)
-    cast_step(b, sums, real)
     if all(scale.const is not None for scale in scales):
         factor = ratio(b, node, [a_scale, b_scale], y_scale)
     else:
@@ -316,6 +386,16 @@ def lower_rescaled(node: Node, b: Any) -> None:
         left, right, under = (b.view(scale).reshape((1,)) for scale in scales)
         binary_step(b, "mul", left, right, both)
         binary_step(b, "div", both, under, factor)
+    y = node.output
+    if has_one_zero(a_zero):
+        finish = Finish(factor, None, y_zero)
+        computed_product(node, b, (a, a_zero), (weight, b_zero), y, finish)
+        return
+    sums, real, rescaled = (
+        temporary(b, dtype, y.shape) for dtype in (dtypes.INT32, dtypes.FLOAT, dtypes.FLOAT)
+    )
+    whole_product(node, b, (a, a_zero), (weight, b_zero), sums)
+    cast_step(b, sums, real)
     binary_step(b, "mul", real, factor, rescaled)
     one = np.ones(1, np.float32)
     given = {"x": rescaled, "scale": b.graph.constant(one, array_type(one), "one"), "zero": y_zero}

@@ -145,13 +145,14 @@ class Builder:
         kernel: Optional[str] = None,
         inplace: Optional[str] = None,
         tiles: bool = True,
+        dtypes: Collection[str] = (),
         **args: Any,
     ) -> None:
         """Emit one step of ops.def row `op`; `args` gives every operand and field of the row by
         name.
 
-        kernel: a family of kernels.def; tiles: as of Target.kernel. inplace: the input whose memory
-        the first output may take over.
+        kernel: a family of kernels.def; tiles, dtypes: as of Target.kernel. inplace: the input
+        whose memory the first output may take over.
         """
         row = self.target.ops[op]
         for f in row.fields:
@@ -179,16 +180,16 @@ class Builder:
                 f"[{op}] lower must give every field of ops.def: missing {missing}, "
                 f"unknown {list(args)}"
             )
-        row_kernel = self.target.kernel(kernel, tiles=tiles) if kernel else None
+        row_kernel = self.target.kernel(kernel, dtypes, tiles) if kernel else None
         node = self._node
         name, sources = (node.name, node.sources) if node else (op, ())
         self.plan.steps.append(Step(op, row_kernel, operands, fields, name, sources))
         if inplace:
             self._offer_inplace(index, inplace, operands, writes[0][0])
 
-    def kernel(self, family: str, tiles: bool = True) -> KernelRow:
+    def kernel(self, family: str, tiles: bool = True, dtypes: Collection[str] = ()) -> KernelRow:
         """As Target.kernel: the row of kernels.def that serves a family on this target."""
-        return self.target.kernel(family, tiles=tiles)
+        return self.target.kernel(family, dtypes, tiles)
 
     def view(self, value: Value) -> View:
         """How a value is stored; its strides may be anything."""

@@ -7,7 +7,8 @@ that this machine does not have.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Optional
+from collections.abc import Collection
+from typing import NamedTuple, Union
 
 from q7x2_ep.errors import BackendError
 
@@ -130,14 +131,18 @@ class Target(NamedTuple):
         many = not cap and cpus > MANY_CPUS
         return Target(ops, sets, constants, tuple(kernels), isa, "\n".join(abi), many)
 
-    def kernel(self, family: str, dtypes: Optional[str] = None, tiles: bool = True) -> KernelRow:
+    def kernel(
+        self, family: str, dtypes: Union[str, Collection[str]] = (), tiles: bool = True
+    ) -> KernelRow:
         """The first supported row of a family: order in kernels.def is priority.
 
-        tiles: whether those of AMX may be chosen; with many CPUs they never multiply floats.
+        dtypes: those of the row, or some of which it may have one; any by default. tiles: whether
+        those of AMX may be chosen; with many CPUs they never multiply floats.
         Raises: BackendError where this build and CPU have none.
         """
+        wanted = (dtypes,) if isinstance(dtypes, str) else dtypes
         for row in self.kernels:
-            is_of_family = row.family == family and dtypes in (None, row.dtypes)
+            is_of_family = row.family == family and (not wanted or row.dtypes in wanted)
             if not is_of_family or not row.supported or (row.isa == "amx" and not tiles):
                 continue
             if not (self.has_many_cpus and row.multiplies_floats_in_tiles):

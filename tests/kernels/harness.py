@@ -12,7 +12,7 @@ import mmap
 import pickle
 import struct
 from array import array
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Callable, Optional, Union
 
 import numpy as np
@@ -57,9 +57,12 @@ class Guarded:
         assert untouched, "bytes before an operand were overwritten"
 
 
-def rows(family: str) -> list[KernelRow]:
-    """The kernels of a family that this machine can run: tests are parametrised over them."""
-    return [row for row in load("").target.kernels if row.family == family and row.supported]
+def rows(family: str, dtypes: Collection[str] = ()) -> list[KernelRow]:
+    """The kernels of a family that this machine can run: tests are parametrised over them. dtypes:
+    of some, all by default.
+    """
+    found = [row for row in load("").target.kernels if row.family == family and row.supported]
+    return [row for row in found if not dtypes or row.dtypes in dtypes]
 
 
 def run_op(

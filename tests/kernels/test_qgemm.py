@@ -5,13 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.quant_pack import pack, pack_taps, qgemm_room, reads_windows, side_by_side
+from q7x2_ep.ops.quant_pack import (
+    pack,
+    pack_taps,
+    panel_bytes,
+    qgemm_room,
+    reads_windows,
+    side_by_side,
+)
+from q7x2_ep.ops.quant_product import MADE_AT_RUN
 from q7x2_ep.plan.target import KernelRow
-from tests.kernels.harness import rows, run_op, run_threads, tolerance
+from tests.kernels.harness import padded, rows, run_op, run_threads, tolerance
 from tests.kernels.windows import Window, convolve
 
 CODES = {"uint8": 2, "int8": 3, "int32": 6, "float32": 1}
 TILES = 4  # QGEMM_TILES
+ONE = {"ndim": 0, "batch": padded([], 6)}  # product
+ONE.update(a_batch_stride=ONE["batch"], b_batch_stride=ONE["batch"])
 every_row = pytest.mark.parametrize("row", rows("qgemm"), ids=lambda row: row.name)
 
 
@@ -42,6 +52,7 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
         m=m,
         n=n,
         k=k,
+        a_stride=k,
         a_dtype=CODES[a_dtype],
         c_dtype=CODES[c_dtype],
         scales=n,
@@ -49,6 +60,7 @@ def qgemm(row: KernelRow, m: int, n: int, k: int, a_dtype: str, c_dtype: str, th
         act="none",
         act_alpha=0.0,
         act_beta=0.0,
+        **ONE,
     )["c"]
     sums = (a.astype(np.int64) - int(a_zero)) @ (b.astype(np.int64) - b_zero)
     real = sums * (scale / np.float32(max(k, 1)) / np.float32(200)).astype(np.float64) + bias
@@ -94,7 +106,7 @@ def test_sums_wrap(row: KernelRow) -> None:
     given = {"a": a, "a_zero": None, "a_scale": None, "b": packed, "b_zero": left, "scale": None}
     given.update(bias=None, zero=None, c=np.zeros((1, 1), np.int32))
     given.update(rows=TILES * row.mr * qgemm_room(k), panel_bytes=packed[0].nbytes)
-    fields = {"m": 1, "n": 1, "k": k, "a_dtype": 2, "c_dtype": 6, "scales": 1}
+    fields = {"m": 1, "n": 1, "k": k, "a_stride": k, "a_dtype": 2, "c_dtype": 6, "scales": 1, **ONE}
     fields.update(act="none", act_alpha=0.0, act_beta=0.0)
     assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
 
@@ -135,9 +147,11 @@ def test_sums_do_not_saturate(row: KernelRow, m: int, n: int, k: int, kind: str)
                     "m": m,
                     "n": n,
                     "k": k,
+                    "a_stride": k,
                     "a_dtype": CODES[dtype],
                     "c_dtype": 6,
                     "scales": 1,
+                    **ONE,
                 }
                 fields.update(act="none", act_alpha=0.0, act_beta=0.0)
                 c = run_op("qgemm", row, **given, **fields)["c"]
@@ -149,6 +163,72 @@ def test_bits_do_not_depend_on_threads(row: KernelRow) -> None:
     one = qgemm(row, 130, 300, 64, "uint8", "int8")[0]
     for threads in (2, 3, 8):
         assert qgemm(row, 130, 300, 64, "uint8", "int8", threads)[0].tobytes() == one.tobytes()
+
+
+@pytest.mark.parametrize("row", rows("qgemm", MADE_AT_RUN), ids=lambda row: row.name)
+@pytest.mark.parametrize("c_dtype", ["int32", "uint8"])
+def test_batches(row: KernelRow, c_dtype: str) -> None:
+    """Rows apart from one another, and matrices that several of a share."""
+    rng, (m, k, n) = np.random.default_rng(3), (17, 37, 70)
+    a = rng.integers(0, 256, (2, 3, m, k + 5)).astype(np.uint8)
+    b = rng.integers(-128, 128, (3, k, n)).astype(np.int8)
+    packed = [pack(each, None, row)[0] for each in b]
+    step = packed[0].nbytes
+    scale = np.array([1e-3], np.float32)
+    fields = {"ndim": 2, "batch": padded([2, 3], 6), "b_batch_stride": padded([0, step], 6)}
+    fields["a_batch_stride"] = padded([3 * m * (k + 5), m * (k + 5)], 6)
+    fields.update(m=m, n=n, k=k, a_stride=k + 5, a_dtype=2, c_dtype=CODES[c_dtype], scales=1)
+    fields.update(panel_bytes=packed[0].strides[0], act="none", act_alpha=0.0, act_beta=0.0)
+    given = {"a": a, "a_zero": np.array(7, np.uint8), "a_scale": None, "b": np.stack(packed)}
+    given.update(b_zero=None, scale=None if c_dtype == "int32" else scale, bias=None)
+    given.update(zero=None if c_dtype == "int32" else np.array(2, np.uint8))
+    given.update(c=np.zeros((2, 3, m, n), c_dtype), rows=8 * TILES * row.mr * qgemm_room(k))
+    (c,) = run_threads("qgemm", row, **given, **fields)
+    sums = (a[..., :k].astype(np.int64) - 7) @ b
+    assert_finished(c, sums, sums * np.float64(scale))
+
+
+@pytest.mark.parametrize("row", rows("qpack"), ids=lambda row: row.name)
+@pytest.mark.parametrize("dtype", ["uint8", "int8"])
+@pytest.mark.parametrize("turned", [False, True])
+def test_qpack(row: KernelRow, dtype: str, turned: bool) -> None:
+    """As weights are packed, which test_qgemm multiplies by; quads of uint8 are 128 less."""
+    sizes = (1, 1), (2, 33), (3, 16), (5, 70), (64, 32), (67, 96), (130, 12), (128, 65), (0, 4)
+    for k, n in sizes:
+        rng, gap = np.random.default_rng([k, n]), 3
+        whole = rng.integers(0, 256, (2, n, k + gap) if turned else (2, k, n + gap))
+        whole = whole.astype(np.uint8).view(dtype)
+        b = whole[..., :k].swapaxes(1, 2) if turned else whole[..., :n]
+        for zero in (None, whole.dtype.type(-3 % 128), rng.integers(0, 127, n).astype(dtype)):
+            low = 128 if row.dtypes == "u8" and dtype == "uint8" else 0
+            taken = np.broadcast_to(0 if zero is None else zero, n)
+            if row.dtypes == "u8":
+                centred = [((each.astype(np.int16) - low).astype(np.int8), None) for each in b]
+            else:
+                centred = [(each, taken) for each in b]
+            wanted = np.stack([pack(each, zeros, row)[0] for each, zeros in centred])
+            panels = -(-n // row.nr)
+            packed, zeros = run_threads(
+                "qpack",
+                row,
+                b=whole,
+                zero=None if zero is None else np.asarray(zero),
+                packed=np.full_like(wanted, 9),
+                zeros=np.zeros(panels * row.nr, np.int32),
+                n=n,
+                k=k,
+                ndim=1,
+                batch=padded([2], 6),
+                batch_stride=padded([whole[0].size], 6),
+                row_stride=1 if turned else n + gap,
+                col_stride=k + gap if turned else 1,
+                dtype=CODES[dtype],
+                per_column=int(np.ndim(zero) == 1),
+                panel_bytes=panel_bytes(row, k),
+            )
+            np.testing.assert_array_equal(packed, wanted)
+            if row.dtypes == "u8":
+                np.testing.assert_array_equal(zeros[:n], taken.astype(np.int32) - low)
 
 
 IMAGES = [  # x (N, H, W, C), w (M, C / groups, kh, kw), stride, pads, dilation
