@@ -102,7 +102,7 @@ FUSIONS = (
     # After Attention, which takes the softcap of its scores; Linear takes that of logits.
     Walk(File("softcap", "SOFTCAP", "Tanh")),
     # Before Linear and Conv: their weights are behind a DequantizeLinear.
-    Walk(File("quantized", "PRODUCT CONVOLUTION DYNAMIC BIAS RESULT", _INTEGERS)),
+    Walk(File("quantized", "PRODUCT CONVOLUTION DYNAMIC BIAS RESULT COMPUTED", _INTEGERS)),
     Alone(File("quantized", "Selections", "QuantizeLinear")),
     # After the results, which cut off a Relu for nothing.
     Walk(File("quantized", "ACTIVATION", "q7::QuantizedLinear")),

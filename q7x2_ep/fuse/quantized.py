@@ -1,5 +1,5 @@
-"""A product or Conv between DequantizeLinear and QuantizeLinear -> q7::QuantizedLinear and
-q7::QuantizedConv, in integers.
+"""A product or Conv between DequantizeLinear and QuantizeLinear -> q7::QuantizedLinear,
+q7::QuantizedConv and, of two computed operands, QLinearMatMul, in integers.
 
 The integers are what both sides of the product stand for: their products are summed exactly, and
 scaled once. Without a QuantizeLinear behind, the result stays float. Weights that no such product
@@ -210,6 +210,40 @@ def _check_quantized(match: Match) -> Union[dict[str, Any], str]:
     return {"op": node.op, "operands": [*operands, scale, zero], "attrs": node.attrs}
 
 
+def computed(g: Any, x: Any, w: Any, scale: Any, zero: Any) -> Any:
+    y = g.MatMul(x, w)
+    return g.either(
+        lambda: g.QuantizeLinear(y, g.constant(scale), g.constant(zero)),
+        lambda: g.QuantizeLinear(y, g.constant(scale)),
+    )
+
+
+def _check_computed(match: Match) -> Union[dict[str, Any], str]:
+    operands: list[Optional[Value]] = []
+    for name in ("x", "w"):
+        node = match[name].producer
+        if node is None or node.op != DEQUANTIZE:
+            return ""
+        if not _has_one_scale(node, DEQUANTIZE):
+            return f"{match[name]!r} is not dequantised from bytes by one constant scale"
+        operands += [*node.inputs, None][:3]
+    w, scale = operands[3], match["scale"]
+    if w.const is not None and len(w.shape) == 2:
+        return ""  # QuantizedLinear's
+    if not _has_one_scale(match.root, QUANTIZE):
+        return f"{match.root.output!r} is not quantised to bytes by one constant scale"
+    return {"operands": [*operands, scale, match.get("zero")], "dtype": match.root.output.dtype}
+
+
+def _build_computed(g: Any, operands: list[Optional[Value]], dtype: int) -> Value:
+    """A zero that is left out is one of its bytes."""
+    kinds = [operands[0].dtype, operands[3].dtype, dtype]
+    for i, kind in zip((2, 5, 7), kinds):
+        if operands[i] is None:
+            operands[i] = g.literal(0, kind)
+    return g.QLinearMatMul(*operands)
+
+
 class Selections:
     """Not a pattern: numbers that are chosen and then quantised are chosen from bytes, of which
     those in another scale are quantised first. Rounding after the choice gives the same.
@@ -317,3 +351,4 @@ ACTIVATION = Fusion(
     _build_activation,
 )
 RESULT = Fusion("QuantizedResult", (quantized,), _check_quantized, _build, BYTES)
+COMPUTED = Fusion("QuantizedMatMul", (computed,), _check_computed, _build_computed, BYTES)

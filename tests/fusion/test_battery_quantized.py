@@ -102,6 +102,57 @@ def test_layers_become_integer_products(
         assert_close(model, 0.3 if requantize else 0.0)
 
 
+@pytest.mark.parametrize("x_dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("w_dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_two_that_are_computed(x_dtype: Any, w_dtype: Any, turned: bool) -> None:
+    """As attention has them: scores by keys that are turned, and by values, which are not."""
+    heads, size, q_zero, k_zero = 3, 4, np.array(7, x_dtype), np.array(-2 % 100, w_dtype)
+
+    def real(g: Any, x: Any, scale: float, zero: Any) -> Any:
+        return dequantize(g, quantize(g, x, scale, zero), scale, zero)
+
+    def formula(g: Any, x: Any) -> Any:
+        split = g.Reshape(x, np.array([0, 0, heads, size]))
+        q = g.Transpose(split, perm=(0, 2, 1, 3) if turned else (0, 2, 3, 1))
+        k = real(g, split, 0.03, k_zero)
+        k = g.Transpose(k, perm=(0, 2, 3, 1) if turned else (0, 2, 1, 3))
+        y = g.MatMul(real(g, q, 0.04, q_zero), real(g, k, 0.03, k_zero))
+        return real(g, y, 0.1, np.array(3, np.int8))
+
+    model = build(formula, {"x": ("B", "S", heads * size)})[0]
+    found, report = fused_ops(model)
+    assert found["QLinearMatMul"] == 1, report
+    assert "MatMul" not in found
+    assert_close(model, 0.1)
+
+
+@pytest.mark.parametrize("case", ["two readers", "scales of columns", "no bytes"])
+def test_other_products_of_two_that_are_computed_stay(case: str) -> None:
+    zero = np.array(7, np.uint8)
+
+    def formula(g: Any, x: Any) -> Any:
+        def real(x: Any, scale: Any, zero: Any, **attrs: Any) -> Any:
+            return g.DequantizeLinear(
+                g.QuantizeLinear(x, scale, zero, **attrs), scale, zero, **attrs
+            )
+
+        left = real(x, F32(0.04), zero)
+        if case == "scales of columns":
+            scale = np.linspace(0.01, 0.02, 8).astype(F32)
+            left = real(x, scale, np.full(8, 7, np.uint8), axis=2)
+        elif case == "no bytes":
+            left = real(x, F32(0.001), np.array(700, np.uint16))
+        y = g.MatMul(left, real(g.Transpose(x, perm=(0, 2, 1)), F32(0.04), zero))
+        z = real(y, F32(0.1), zero)
+        return g.Add(z, y) if case == "two readers" else z
+
+    model = build(formula, {"x": ("B", "S", 8)}, opset=21)[0]
+    found, report = fused_ops(model)
+    assert found["QLinearMatMul"] == 0, report
+    assert_close(model, 0.1)
+
+
 def test_one_quantized_input_may_feed_several_layers() -> None:
     wq, wk = weights(np.int8), weights(np.int8)
 

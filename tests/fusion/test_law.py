@@ -167,6 +167,11 @@ def dequantized(g: Builder, _: dict[str, Value]) -> Value:
     return g.DequantizeLinear(quantized(g, _), g.literal(0.05), g.array(np.array(3, np.uint8)))
 
 
+def dequantized_columns(g: Builder, _: dict[str, Value]) -> Value:
+    columns = make_value(g, "columns", (K, S))
+    return g.DequantizeLinear(g.QuantizeLinear(columns, g.literal(0.03)), g.literal(0.03))
+
+
 def integers(g: Builder) -> Value:
     return g.array(np.random.default_rng(2).integers(-128, 128, (K, N)).astype(np.int8))
 
@@ -372,6 +377,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "BitsBias": {"linear": bits_product, "bias": ROW},
     "QuantizedConv": {"x": dequantized_image, "w": dequantized_kernel, "bias": NORM_ROW},
     "QuantizedResult": {"product": integer_product, "scale": 0.7, "zero": ("byte", 0)},
+    "QuantizedMatMul": {
+        "x": dequantized,
+        "w": dequantized_columns,
+        "scale": 0.7,
+        "zero": ("byte", 0),
+    },
     "PadConv": {
         "x": (B, D, S, S),
         "pads": [0, 0, 1, 0, 0, 0, 2, 1],
@@ -598,6 +609,7 @@ TARGETS = {
     **dict.fromkeys(("QuantizedLinear", "QuantizedBias", "QuantizedResult"), "q7::QuantizedLinear"),
     **dict.fromkeys(("DynamicLinear", "QuantizedActivation"), "q7::QuantizedLinear"),
     "QuantizedConv": "q7::QuantizedConv",
+    "QuantizedMatMul": "QLinearMatMul",
     **dict.fromkeys(("ImageColumns", "ImageResidual"), "q7::Linear"),
     **dict.fromkeys(("ConvActivation", "ConvResidual", "GatedConv"), "q7::Conv"),
     "ConvAffineActivation": "q7::Conv",

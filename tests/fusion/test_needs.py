@@ -14,7 +14,7 @@ from tests.fusion.test_law import TARGETS
 # Of these the pattern is any product, sum or selection; `check` asks what made the operands.
 CHECKED = {"QuantizedLinear", "QuantizedConv", "LinearRows", "GatedHalves", "GatedExperts"}
 CHECKED |= {"ExpertSum", "MixConvolved", "PixelsAhead", "PixelsActivation", "PixelsBehind"}
-CHECKED |= {"JoinedConvAffine", "JoinedConvActivation"}
+CHECKED |= {"JoinedConvAffine", "JoinedConvActivation", "QuantizedMatMul"}
 CASES = [
     pytest.param(walk, file, group, id=f"{file.name}-{file.names.split()[0]}-{i}")
     for walk in FUSIONS
