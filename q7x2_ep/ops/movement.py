@@ -711,18 +711,20 @@ def whole_of(b: Any, node: Node) -> Node:
     """The longest Concat that begins with the parts of this one, as in dense blocks, where each
     layer reads all those before it: what this one makes lies in front there.
     """
-    parts, longest, axis = node.inputs, node, concat_axis(node)
-    for user in parts[0].users if is_made(b, node.output) else ():
-        if (
-            len(user.inputs) > len(longest.inputs)
-            and user.op == "Concat"
-            and user.inputs[: len(parts)] == parts
-            and concat_axis(user) == axis
-            and user.output.dtype == node.output.dtype
-            and is_made(b, user.output)
-        ):
-            longest = user
-    return longest
+    parts, axis = node.inputs, concat_axis(node)
+    if not is_made(b, node.output):
+        return node
+    longer = [
+        user
+        for user in parts[0].users
+        if user.op == "Concat" and len(user.inputs) > len(parts) and is_made(b, user.output)
+    ]
+    longer.sort(key=lambda user: len(user.inputs), reverse=True)
+    for user in longer:
+        is_same = concat_axis(user) == axis and user.output.dtype == node.output.dtype
+        if is_same and user.inputs[: len(parts)] == parts:
+            return user
+    return node
 
 
 def concat_places(node: Node, b: Any) -> list[View]:
