@@ -244,11 +244,10 @@ def computed_product(
         b.guard(*guard)
     require_dtype(node, left.dtype, BYTES)
     require_dtype(node, right.dtype, BYTES)
-    other = b.view(right)
+    matrices = b.view(right)
     if len(right.shape) == 1:
-        other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
-    if 1 not in other.strides[-2:]:
-        other = materialized(b, other)
+        at = matrices
+        matrices = View(at.storage, (*at.shape, 1), (*at.strides, 0), at.offset)
     if len(right.shape) > 2:
         a = b.view(left)
         a = a.reshape((1, *a.shape)) if len(left.shape) == 1 else a
@@ -256,38 +255,12 @@ def computed_product(
     else:
         a, batch = reshaped(b, left, (product(left.shape[:-1]), left.shape[-1])), ()
     a = rows_dense(b, expand_view(a, (*batch, *a.shape[-2:])))
-    (m, k), n = a.shape[-2:], other.shape[-1]
-    per_column = right_zero is not None and product(right_zero.shape) != 1
-    if per_column:
-        _require_zeros(node, b, right_zero, n, len(right.shape) - 1)
+    (m, k), n = a.shape[-2:], matrices.shape[-1]
     tiles = fits_tiles(k, n) if isinstance(k, int) and isinstance(n, int) else True
     kernel = b.kernel("qgemm", tiles, MADE_AT_RUN)
-    panels, size = ceildiv(n, kernel.nr), panel_bytes(kernel, k)
-    shape = (*other.shape[:-2], panels * size)
-    packed = b.allocate(temporary(b, dtypes.INT8, shape))
-    is_plain = right.dtype == dtypes.INT8 and (
-        right_zero is None or (right_zero.const is not None and not right_zero.const.any())
-    )
-    quads = kernel.dtypes == "u8"
-    zeros = temporary(b, dtypes.INT32, (panels * kernel.nr,)) if quads and not is_plain else None
-    b.step(
-        "qpack",
-        kernel="qpack",
-        b=other,
-        zero=right_zero,
-        packed=packed,
-        zeros=zeros,
-        n=n,
-        k=k,
-        ndim=len(other.shape) - 2,
-        batch=other.shape[:-2],
-        batch_stride=other.strides[:-2],
-        row_stride=other.strides[-2],
-        col_stride=other.strides[-1],
-        dtype=right.dtype,
-        per_column=int(per_column),
-        panel_bytes=size,
-    )
+    if not has_one_zero(right_zero):
+        _require_zeros(node, b, right_zero, n, len(right.shape) - 1)
+    packed, zeros = _qpack_step(b, matrices, right, right_zero, kernel)
     b.step(
         "qgemm",
         kernel="qgemm",
@@ -305,13 +278,51 @@ def computed_product(
         ndim=len(batch),
         batch=batch,
         a_batch_stride=a.strides[:-2],
-        b_batch_stride=expand_view(packed, (*batch, shape[-1])).strides[:-1],
+        b_batch_stride=expand_view(packed, (*batch, packed.shape[-1])).strides[:-1],
         a_stride=a.strides[-2],
         a_dtype=left.dtype,
         c_dtype=y.dtype,
-        panel_bytes=size,
+        panel_bytes=panel_bytes(kernel, k),
         **finish.operands(),
     )
+
+
+def _qpack_step(
+    b: Any, matrices: View, right: Value, zero: Optional[Value], kernel: Any
+) -> tuple[View, Optional[Value]]:
+    """Matrices (.., K, N) of a computed value in panels of the kernel, (.., bytes), and what zeros
+    it is to be told of.
+    """
+    if 1 not in matrices.strides[-2:]:
+        matrices = materialized(b, matrices)
+    *batch, k, n = matrices.shape
+    *batch_stride, row_stride, col_stride = matrices.strides
+    panels, size = ceildiv(n, kernel.nr), panel_bytes(kernel, k)
+    packed = b.allocate(temporary(b, dtypes.INT8, (*batch, panels * size)))
+    is_centred = right.dtype == dtypes.INT8 and (
+        zero is None or (zero.const is not None and not zero.const.any())
+    )
+    is_told = kernel.dtypes == "u8" and not is_centred
+    zeros = temporary(b, dtypes.INT32, (panels * kernel.nr,)) if is_told else None
+    b.step(
+        "qpack",
+        kernel="qpack",
+        b=matrices,
+        zero=zero,
+        packed=packed,
+        zeros=zeros,
+        n=n,
+        k=k,
+        ndim=len(batch),
+        batch=batch,
+        batch_stride=batch_stride,
+        row_stride=row_stride,
+        col_stride=col_stride,
+        dtype=right.dtype,
+        per_column=int(not has_one_zero(zero)),
+        panel_bytes=size,
+    )
+    return packed, zeros
 
 
 def _require_zeros(node: Node, b: Any, zero: Value, size: Dim, axis: int) -> None:
