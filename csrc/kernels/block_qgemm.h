@@ -13,8 +13,11 @@
  *     q NULL   rounds m rows of a into `rows`
  *     else     c = rows @ w + bias for a panel; m <= Q7_BLOCK_STREAMED if `streams`
  *
- * q and scale are those of block_gemm.h, zero uint8 and less than 2^bits or NULL, which it has to be
- * for 8 bits: q - zero is an int8. block is a multiple of 16 and at most Q7_BLOCK_QGEMM_K.
+ * scale is that of block_gemm.h, zero uint8 and less than 2^bits or NULL, which it has to be for 8 bits:
+ * q - zero is an int8. block is a multiple of Q7_BLOCK_GROUP and at most Q7_BLOCK_QGEMM_K. q are words
+ * of four bytes of a column of block_gemm.h's q, (words, nr), zeros up to a multiple of Q7_BLOCK_GROUP of k:
+ * the lowest bits of the bytes of a word are a quad, the next a second one. Rows have their bytes in the
+ * order of such quads.
  *
  * A row is k bytes, then for each block a_scale, 1 / a_scale and, if it streams, the sum of its a8 in
  * int32, each of the four in whole lines of 64 bytes. */
@@ -23,6 +26,7 @@
 #include "../abi.h"
 
 enum { Q7_BLOCK_STREAMED = 4 }; /* rows up to which weights stay in registers, and are used once */
+enum { Q7_BLOCK_GROUP = 16 };   /* of k, which are whole words of q whatever its bits */
 
 typedef struct q7_block_qtile {
     int64_t m, n, k, bits, block; /* m <= Q7_GEMM_ROWS, n <= nr */

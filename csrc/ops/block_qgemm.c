@@ -39,7 +39,8 @@ static void product_task(void *arg, int64_t task, int64_t thread) {
     const q7_block_qgemm_args *x = job->x;
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t nr = job->call->nr, row = task / job->chunks * Q7_GEMM_ROWS;
-    const int64_t q_bytes = q7_ceil_div(x->k * x->bits, 8) * nr;
+    const int64_t groups = q7_ceil_div(x->k, Q7_BLOCK_GROUP);
+    const int64_t q_bytes = groups * Q7_BLOCK_GROUP * x->bits / 8 * nr;
     const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
     q7_block_qtile t = tile_of(job, row, Q7_GEMM_ROWS);
     t.room = q7_room_of(job->call, x->room, q7_block_room(nr), thread);

@@ -13,7 +13,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import ModelError, UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import product
+from q7x2_ep.ir.shape import ceildiv, product
 from q7x2_ep.ops import op
 from q7x2_ep.ops.common import (
     F32,
@@ -27,6 +27,7 @@ from q7x2_ep.ops.common import (
 )
 from q7x2_ep.ops.matmul import gemm_step
 from q7x2_ep.ops.quant import integer_limits, require_constants
+from q7x2_ep.ops.quant_pack import in_groups
 
 BITS = {
     **{dtypes.UINT8: 8, dtypes.INT8: 8, dtypes.UINT4: 4, dtypes.INT4: 4},
@@ -82,7 +83,9 @@ def block_step(
         kernel=op_name,
         tiles=tiles,
         a=rows,
-        q=constant(panels(blocks.q, kernel.nr), "q"),
+        q=constant(
+            words(blocks.q, blocks.bits, kernel.nr) if rounds else panels(blocks.q, kernel.nr), "q"
+        ),
         scale=constant(panels(blocks.scale, kernel.nr), "scale"),
         zero=None if zero is None else constant(panels(zero, kernel.nr), "zero"),
         bias=bias,
@@ -145,6 +148,13 @@ def panels(rows: np.ndarray, nr: int) -> np.ndarray:
     if rest:
         made[whole, :, :rest] = rows[:, whole * nr :]
     return made
+
+
+def words(rows: np.ndarray, bits: int, nr: int) -> np.ndarray:
+    """rows (R, N) of `packed` as panels (.., words, nr, 4) of four rows each, zeros behind the last
+    one, as many as csrc/kernels/block_qgemm.h wants, and column.
+    """
+    return in_groups(rows, ceildiv(len(rows), 2 * bits) * bits // 2, 4, nr)
 
 
 @op("q7::BlockLinear")

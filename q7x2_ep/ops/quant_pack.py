@@ -138,7 +138,7 @@ def pack(
     (k, n), nr = weight.shape, kernel.nr
     quads, panels = -(-k // 64) * 16, -(-n // nr)
     if kernel.dtypes == "i16":
-        return _grouped(centred(weight, zeros), -(-k // 2), 2, nr), None
+        return in_groups(centred(weight, zeros), -(-k // 2), 2, nr), None
     rest = None
     is_centred = weight.dtype == np.int8 and (zeros is None or not zeros.any())
     small = weight if is_centred else centred(weight, zeros)
@@ -155,7 +155,7 @@ def pack(
         small, extras = _relieved(small, quads // 4, nr)
     packed = _room(panels, end + extras.shape[1])
     packed[:, : nr * 4] = sums.reshape(panels, nr).view(np.int8)
-    grouped = _grouped(small.astype(np.int8, copy=False), quads, 4, nr)
+    grouped = in_groups(small.astype(np.int8, copy=False), quads, 4, nr)
     packed[:, nr * 4 : end] = grouped.reshape(packed[:, nr * 4 : end].shape)
     packed[:, end:] = extras
     return packed, rest
@@ -252,7 +252,7 @@ def _room(rows: int, columns: int) -> np.ndarray:
     return aligned(rows * columns).view(np.int8).reshape(rows, columns)
 
 
-def _grouped(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
+def in_groups(weight: np.ndarray, groups: int, size: int, nr: int) -> np.ndarray:
     """weight (K, N) as (panels, groups, nr, size), k in groups of `size`, which are moved whole
     where they lie side by side. Else one k of each at a time, as numpy's loops are along n then.
     """

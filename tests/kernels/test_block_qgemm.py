@@ -7,7 +7,7 @@ from typing import Optional
 import numpy as np
 import pytest
 
-from q7x2_ep.ops.blocks import packed, panels
+from q7x2_ep.ops.blocks import packed, panels, words
 from q7x2_ep.plan.target import KernelRow
 from tests.kernels.harness import rows, run_threads
 
@@ -41,7 +41,7 @@ def block_qgemm(
         row,
         threads=threads,
         a=a,
-        q=panels(packed(q, bits), row.nr),
+        q=words(packed(q, bits), bits, row.nr),
         scale=panels(scale, row.nr),
         zero=None if zero is None else panels(zero, row.nr),
         bias=bias,

@@ -40,6 +40,22 @@ static void scale_row(const float *a, int64_t k, int64_t block, float *scale, fl
     }
 }
 
+/* Bytes of a row in the order of the quads of q; bits is a constant where this is inlined. */
+Q7_INLINE void arrange(uint8_t *row, int64_t k, const int bits) {
+    enum { GROUP_BYTES = Q7_BLOCK_GROUP };
+    const int per = 8 / bits;
+    for (int64_t i = 0; i < k; i += GROUP_BYTES, row += GROUP_BYTES) {
+        uint8_t from[GROUP_BYTES];
+        memcpy(from, row, GROUP_BYTES);
+        Q7_UNROLL
+        for (int p = 0; p < GROUP_BYTES / 4; p++) {
+            Q7_UNROLL
+            for (int b = 0; b < 4; b++)
+                row[4 * p + b] = from[p / per * 4 * per + b * per + p % per];
+        }
+    }
+}
+
 static void round_rows(const q7_block_qtile *t) {
     const int64_t k = t->k, lines = q7_lines(k), blocks = q7_ceil_div(k, t->block);
     const uint8_t flip = t->streams ? 0 : FLIP;
@@ -67,36 +83,35 @@ static void round_rows(const q7_block_qtile *t) {
             sums[b] = 0;
             for (int64_t i = 0; i < q7_min(t->block, k - b * t->block); i++) sums[b] += bytes[i];
         }
+        if (t->bits == 4) arrange((uint8_t *)row, k, 4);
+        if (t->bits == 2) arrange((uint8_t *)row, k, 2);
     }
 }
 
 typedef uint32_t lanes __attribute__((vector_size(4 * Q7_W)));
 
-/* Four rows of Q7_W columns as quads; bits is a constant where this is inlined. */
-Q7_INLINE lanes quads_of(const uint8_t *q, const int bits) {
-    lanes w = (lanes)q7_load_bytes(q);
-    if (bits == 2) {
-        w = (w | w << 12) & 0x000f000fu;
-        return (w | w << 6) & 0x03030303u;
-    }
-    if (bits == 4) {
-        w |= (lanes)q7_load_bytes(q + NR) << 16;
-        return (w | w << 4) & 0x0f0f0f0fu;
-    }
-    return w | (lanes)q7_load_bytes(q + NR) << 8 | (lanes)q7_load_bytes(q + 2 * NR) << 16 |
-           (lanes)q7_load_bytes(q + 3 * NR) << 24;
+/* Weights of Q7_BLOCK_GROUP rows are so many vectors of a column's words, each of as many quads as its
+ * bytes hold weights; bits is a constant where this is inlined, here and below. */
+#define WORDS(bits) ((bits) / 2)
+#define QUADS(bits) (8 / (bits))
+
+Q7_INLINE lanes words_at(const uint8_t *q, int word, int j) {
+    lanes w;
+    memcpy(&w, q + 4 * (word * NR + j * Q7_W), sizeof w);
+    return w;
 }
 
-/* The rows of q under row i of w and three more; in `last`, with zeros, where they are not all. */
-Q7_INLINE const uint8_t *rows_under(const q7_block_qtile *t, int64_t i, const int bits,
-                                    uint8_t *last) {
-    const int64_t at = i * bits / 8, left = q7_ceil_div(t->k * bits, 8) - at;
-    const uint8_t *q = t->q + at * NR;
-    q7_prefetch(q + 2048);
-    if (left >= bits / 2) return q;
-    memset(last, 0, 4 * NR);
-    memcpy(last, q, (size_t)(q7_max(0, left) * NR));
-    return last;
+Q7_INLINE lanes quad_of(lanes w, int place, const int bits) {
+    return w >> place * bits & ((1u << bits) - 1) * 0x01010101u;
+}
+
+/* Weights under row i, a multiple of Q7_BLOCK_GROUP. */
+Q7_INLINE const uint8_t *words_under(const q7_block_qtile *t, int64_t i, const int bits) {
+    enum { LINE = 64, AHEAD = 2048 };
+    const int bytes = Q7_BLOCK_GROUP * bits / 8 * NR;
+    const uint8_t *q = t->q + i / Q7_BLOCK_GROUP * bytes;
+    for (int l = 0; l < bytes; l += LINE) q7_prefetch(q + l + AHEAD);
+    return q;
 }
 
 /* The zeros of the columns from j on for row i of w; bits is a constant where this is inlined. */
@@ -110,7 +125,6 @@ Q7_INLINE void make(const q7_block_qtile *t, const int bits, int64_t first, int6
                     int8_t *quads, int32_t *shifts) {
     const uint32_t high = 0x80808080u;
     const int64_t end = first + k;
-    uint8_t last[4 * NR];
     for (int64_t i = first; i < end; shifts += NR) {
         const int64_t stop = q7_min(end, i + t->block);
         lanes zeros[VECTORS];
@@ -120,15 +134,18 @@ Q7_INLINE void make(const q7_block_qtile *t, const int bits, int64_t first, int6
             zeros[j] = (lanes)zeros_of(t, i, j * Q7_W, bits) * 0x01010101u;
             sum[j] = q7_i32_set1(0);
         }
-        for (; i < stop; i += 4, quads += 4 * NR) {
-            const uint8_t *q = rows_under(t, i, bits, last);
+        for (; i < stop; i += Q7_BLOCK_GROUP) {
+            const uint8_t *q = words_under(t, i, bits);
             Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++) {
-                int8_t *to = quads + 4 * Q7_W * j;
-                lanes w = quads_of(q + Q7_W * j, bits); /* byte by byte: nothing is borrowed */
-                w = bits == 8 ? w ^ high : ((w | high) - zeros[j]) ^ high;
-                memcpy(to, &w, sizeof w);
-                sum[j] = q7_dot_quads(sum[j], to, q7_i32_set1(0x01010101));
+            for (int p = 0; p < Q7_BLOCK_GROUP / 4; p++, quads += 4 * NR) {
+                Q7_UNROLL
+                for (int j = 0; j < VECTORS; j++) {
+                    int8_t *to = quads + 4 * Q7_W * j;
+                    lanes w = quad_of(words_at(q, p / QUADS(bits), j), p % QUADS(bits), bits);
+                    w = bits == 8 ? w ^ high : ((w | high) - zeros[j]) ^ high; /* byte by byte */
+                    memcpy(to, &w, sizeof w);
+                    sum[j] = q7_dot_quads(sum[j], to, q7_i32_set1(0x01010101));
+                }
             }
         }
         Q7_UNROLL
@@ -182,7 +199,6 @@ Q7_INLINE void multiply(const rows_block *x, const int m, float *total) {
         for (int i = 0; i < 3; i++) origin[i] += 4 * Q7_STEP;
         w += 4 * Q7_STEP * NR;
     }
-    if (Q7_STEP > 1 && quads > 0) q7_add_quads(sum, origin, stride, 0, w, m, VECTORS, 1);
     q7_turn_sums(sum, m, VECTORS);
     Q7_UNROLL /* without this gcc stores sums in the loop */
         for (int i = 0; i < m * VECTORS; i++) sum[i] = (q7_i32)q7_keep((q7_f32)sum[i]);
@@ -225,7 +241,7 @@ static void add_blocks(const piece *p, const char *rows, int64_t m, float *total
                     .w_scale = p->scale};
     rows_of *const multiply_rows = by_rows[m - 1];
     for (int64_t left = p->k; left > 0; left -= p->block) {
-        x.quads = q7_ceil_div(q7_min(p->block, left), 4);
+        x.quads = q7_ceil_div(q7_min(p->block, left), Q7_BLOCK_GROUP) * (Q7_BLOCK_GROUP / 4);
         multiply_rows(&x, total);
         x.bytes += p->block;
         x.scale += 4;
@@ -247,7 +263,7 @@ Q7_INLINE void stream(const q7_block_qtile *t, const int m, const int bits) {
     const int64_t stride = q7_block_row_bytes(t->k, t->block);
     /* Where both are signed, as in NEON. */
     const int32_t centre = Q7_QUAD_FLIP && bits == 8 ? 128 : 0;
-    uint8_t last[4 * NR];
+    const int chains = m <= 2 ? 2 : 1; /* few sums would wait for one another */
     q7_f32 total[Q7_BLOCK_STREAMED * VECTORS];
     Q7_UNROLL
     for (int i = 0; i < m * VECTORS; i++) total[i] = q7_set1(0.0f);
@@ -255,21 +271,31 @@ Q7_INLINE void stream(const q7_block_qtile *t, const int m, const int bits) {
         const int64_t stop = q7_min(t->k, first + t->block);
         q7_i32 sum[Q7_BLOCK_STREAMED * VECTORS];
         Q7_UNROLL
-        for (int i = 0; i < m * VECTORS; i++) sum[i] = q7_i32_set1(0);
-        for (int64_t p = first; p < stop; p += 4) {
-            const uint8_t *q = rows_under(t, p, bits, last);
+        for (int i = 0; i < chains * m * VECTORS; i++) sum[i] = q7_i32_set1(0);
+        for (int64_t i = first; i < stop; i += Q7_BLOCK_GROUP) {
+            const uint8_t *q = words_under(t, i, bits);
+            const char *row = t->rows + i;
             Q7_UNROLL
-            for (int j = 0; j < VECTORS; j++) {
-                const lanes w = quads_of(q + Q7_W * j, bits) ^ (uint32_t)centre * 0x01010101u;
+            for (int p = 0; p < Q7_BLOCK_GROUP / 4; p++) {
+                q7_i32 *to = sum + p % chains * m * VECTORS;
                 Q7_UNROLL
-                for (int i = 0; i < m; i++) {
-                    int32_t four;
-                    memcpy(&four, t->rows + i * stride + p, sizeof four);
-                    sum[i * VECTORS + j] =
-                        q7_dot_unsigned(sum[i * VECTORS + j], (q7_i32)w, q7_i32_set1(four));
+                for (int j = 0; j < VECTORS; j++) {
+                    const lanes w = words_at(q, p / QUADS(bits), j);
+                    const q7_i32 quad = (q7_i32)(quad_of(w, p % QUADS(bits), bits) ^
+                                                 (uint32_t)centre * 0x01010101u);
+                    Q7_UNROLL
+                    for (int r = 0; r < m; r++) {
+                        int32_t four;
+                        memcpy(&four, row + r * stride + 4 * p, sizeof four);
+                        to[r * VECTORS + j] =
+                            q7_dot_unsigned(to[r * VECTORS + j], quad, q7_i32_set1(four));
+                    }
                 }
             }
         }
+        Q7_UNROLL
+        for (int i = 0; i < (chains - 1) * m * VECTORS; i++)
+            sum[i] = q7_i32_add(sum[i], sum[m * VECTORS + i]);
         Q7_UNROLL
         for (int j = 0; j < VECTORS; j++) {
             const q7_i32 zero =
