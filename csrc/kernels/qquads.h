@@ -30,9 +30,10 @@ Q7_INLINE int32_t q7_row_sum(int64_t n, const uint8_t *x, bool is_signed) {
     const q7_i32 ones = q7_i32_set1(0x01010101);
     int32_t all = 0;
     uint8_t last[BLOCK];
-    for (int64_t end = 0, i = 0; i < n;) {
+    for (int64_t i = 0; i < n;) {
+        const int64_t end = q7_min(n, i + EXACT);
         q7_i32 sum = q7_i32_set1(0);
-        for (end = q7_min(n, i + EXACT); i < end; i += BLOCK, x += BLOCK) {
+        for (; i < end; i += BLOCK, x += BLOCK) {
             if (n - i < BLOCK) {
                 q7_block_store(last, q7_block_load_tail(x, n - i));
                 x = last;

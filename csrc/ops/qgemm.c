@@ -1,8 +1,8 @@
 /* qgemm.c: integer products of 8-bit rows with packed weights. MatMulInteger, QLinearMatMul, and
  * linear layers between DequantizeLinear and QuantizeLinear, or of rows quantised as they come.
  *
- * A task is, of one product, a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels. rows: threads
- * times what q7_qgemm_room() says of such a block. Read kernels/qgemm.h first. */
+ * A task is, of one product, a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels.
+ * rows: threads times what q7_qgemm_room() says of such a block. Read kernels/qgemm.h first. */
 #include "../kernels/qgemm.h"
 
 #include "loops.h"

@@ -99,8 +99,8 @@ def assert_finished(c: np.ndarray, sums: np.ndarray, real: np.ndarray) -> None:
 
 
 @every_row
-def test_sums_wrap(row: KernelRow) -> None:
-    k = 1 + 2**31 // (255 * 255)
+@pytest.mark.parametrize("k", [1 + 2**31 // 255**2, 2**17 + 3])  # or sums of rows beyond 2^24
+def test_sums_wrap(row: KernelRow, k: int) -> None:
     a, b = np.full((1, k), 255, np.uint8), np.full((k, 1), 255, np.uint8)
     packed, left = pack(b, None, row)
     given = {"a": a, "a_zero": None, "a_scale": None, "b": packed, "b_zero": left, "scale": None}
@@ -108,7 +108,7 @@ def test_sums_wrap(row: KernelRow) -> None:
     given.update(rows=TILES * row.mr * qgemm_room(k), panel_bytes=packed[0].nbytes)
     fields = {"m": 1, "n": 1, "k": k, "a_stride": k, "a_dtype": 2, "c_dtype": 6, "scales": 1, **ONE}
     fields.update(act="none", act_alpha=0.0, act_beta=0.0)
-    assert run_op("qgemm", row, **given, **fields)["c"] == k * 255 * 255 - 2**32
+    assert run_op("qgemm", row, **given, **fields)["c"] == np.int64(k * 255**2).astype(np.int32)
 
 
 def extreme(kind: str, k: int, n: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 /* qpack.c: the kernel of ../qpack.h for panels in pairs. */
 #include "../turn_quads.h"
 
-/* The pairs of a row of quads less their zeros, bytes as they are after `flip` and without it. */
+/* The first or, 16 bits further, second pairs of quads, less their zeros; flip: 128 for int8, which are
+ * (b ^ 128) - 128. */
 Q7_INLINE void split(const uint32_t *quads, const int32_t *zero, int32_t flip, const int shift,
                      uint32_t *pairs) {
     for (int j = 0; j < NR; j++) {
@@ -14,7 +15,7 @@ Q7_INLINE void split(const uint32_t *quads, const int32_t *zero, int32_t flip, c
 
 void Q7_KERNEL(qpack_i16)(const q7_qpack_panel *x) {
     const int64_t pairs = q7_ceil_div(x->k, 2);
-    const int32_t flip = x->is_signed ? 128 : 0; /* of int8, (b ^ 128) - 128 */
+    const int32_t flip = x->is_signed ? 128 : 0;
     uint32_t turned[TURNED * NR], *to = x->panel;
     for (int64_t first = 0; first < pairs; first += 2 * TURNED) {
         turn_quads(x, 2 * first, 0, turned);
