@@ -13,7 +13,7 @@ import numpy as np
 from q7x2_ep import dtypes
 from q7x2_ep.errors import UnsupportedOp
 from q7x2_ep.ir.core import Node, Type, Value, array_type
-from q7x2_ep.ir.shape import Dim, ceildiv, product
+from q7x2_ep.ir.shape import ceildiv, product
 from q7x2_ep.ir.view import View
 from q7x2_ep.ops import op
 from q7x2_ep.ops.activation import ACTIVATIONS
@@ -259,7 +259,7 @@ def computed_product(
     tiles = fits_tiles(k, n) if isinstance(k, int) and isinstance(n, int) else True
     kernel = b.kernel("qgemm", tiles, MADE_AT_RUN)
     if not has_one_zero(right_zero):
-        _require_zeros(node, b, right_zero, n, len(right.shape) - 1)
+        _require_zeros(node, b, right_zero, right, -1)
     packed, zeros = _qpack_step(b, matrices, right, right_zero, kernel)
     b.step(
         "qgemm",
@@ -325,11 +325,14 @@ def _qpack_step(
     return packed, zeros
 
 
-def _require_zeros(node: Node, b: Any, zero: Value, size: Dim, axis: int) -> None:
-    """Raises: UnsupportedOp unless zeros are a vector, whose size a run may tell to be another."""
-    if len(zero.shape) != 1 or not isinstance(zero.shape[0], int):
+def _require_zeros(node: Node, b: Any, zero: Value, x: Value, axis: int) -> None:
+    """Raises: UnsupportedOp unless zeros are a vector, for axis -2 or -1 of x, which a run may tell
+    to be of another size.
+    """
+    if len(zero.shape) != 1 or len(x.shape) < 2 or not isinstance(zero.shape[0], int):
         raise UnsupportedOp(f"{where_is(node)} has no kernel for {zero} of {zero.shape}")
-    b.guard(zero.shape[0], size, f"{zero} must have a zero for each of axis {axis}")
+    place = len(x.shape) + axis
+    b.guard(zero.shape[0], x.shape[axis], f"{zero} must have a zero for each of axis {place}")
 
 
 def has_one_zero(zero: Optional[Value]) -> bool:
@@ -369,8 +372,7 @@ def _centred(node: Node, b: Any, x: Value, zero: Optional[Value], axis: int) -> 
     if product(zero.shape) == 1:
         numbers = numbers.reshape((1,))
     else:
-        place = len(x.shape) + axis
-        _require_zeros(node, b, zero, x.shape[axis] if len(x.shape) > 1 else 1, place)
+        _require_zeros(node, b, zero, x, axis)
         numbers = numbers.reshape((zero.shape[0], *(1,) * (-1 - axis)))
     centred = temporary(b, dtypes.DOUBLE, x.shape)
     binary_step(b, "sub", wide, numbers, centred)
