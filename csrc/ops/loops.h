@@ -52,6 +52,14 @@ static inline int64_t q7_product(const int64_t *shape, int64_t ndim) {
     return count;
 }
 
+/* Where the i-th of the parts of such a shape begins, in row-major order. */
+static inline int64_t q7_offset_of(int64_t i, const int64_t *shape, int64_t ndim,
+                                   const int64_t *stride) {
+    int64_t offset = 0;
+    for (int64_t d = ndim - 1; d >= 0; i /= shape[d], d--) offset += i % shape[d] * stride[d];
+    return offset;
+}
+
 static inline q7_nest q7_nest_of(const int64_t *shape, int64_t ndim) {
     q7_nest nest = {.ndim = ndim};
     for (int64_t i = 0; i < ndim; i++) nest.shape[i] = shape[i];

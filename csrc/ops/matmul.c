@@ -9,6 +9,7 @@
  * pack: threads * min(k, Q7_GEMM_K_BLOCK) * min(panels, Q7_MATMUL_PANELS) * nr * 4 bytes. */
 #include <string.h>
 
+#include "loops.h"
 #include "panels.h"
 
 enum { BLOCK_ROWS = 512 }; /* rows that share one packing of a panel of b */
@@ -66,11 +67,10 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t nr = job->call->nr, block = task / job->chunks % job->row_blocks;
     const int64_t batch = task / job->chunks / job->row_blocks;
-    const float *a = x->a, *b = x->b;
-    for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
-        a += rest % x->batch[d] * x->a_batch_stride[d];
-        b += rest % x->batch[d] * x->b_batch_stride[d];
-    }
+    const float *a =
+        (const float *)x->a + q7_offset_of(batch, x->batch, x->ndim, x->a_batch_stride);
+    const float *b =
+        (const float *)x->b + q7_offset_of(batch, x->batch, x->ndim, x->b_batch_stride);
     float *c = (float *)x->c + batch * x->m * x->n;
     const int64_t room = q7_min(x->k, Q7_GEMM_K_BLOCK) * q7_min(job->panels, Q7_MATMUL_PANELS) * nr;
     const int64_t step = !job->in_place ? Q7_MATMUL_PANELS : x->m > 1 ? 1 : panels.end;
@@ -82,8 +82,7 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
 }
 
 static void product(const q7_matmul_args *x, const q7_call *call) {
-    int64_t batches = 1;
-    for (int64_t d = 0; d < x->ndim; d++) batches *= x->batch[d];
+    const int64_t batches = q7_product(x->batch, x->ndim);
     const int64_t work = batches * x->m * x->n * x->k;
     if (batches * x->m * x->n == 0) return;
     matmul_job job = {.x = x, .call = call};

@@ -33,10 +33,8 @@ static void matmul_task(void *arg, int64_t task, int64_t thread) {
     const int64_t batch = task / job->stripes / job->blocks;
     const int64_t m = q7_min(x->m - row, job->rows), n = q7_min(x->n - column, job->columns);
     int64_t a = row * x->a_row_stride, b = column * (x->b_panel_stride ? x->k : x->b_col_stride);
-    for (int64_t d = x->ndim - 1, rest = batch; d >= 0; rest /= x->batch[d], d--) {
-        a += rest % x->batch[d] * x->a_batch_stride[d];
-        b += rest % x->batch[d] * x->b_batch_stride[d];
-    }
+    a += q7_offset_of(batch, x->batch, x->ndim, x->a_batch_stride);
+    b += q7_offset_of(batch, x->batch, x->ndim, x->b_batch_stride);
     const int64_t c = (batch * x->m + row) * x->n + column;
     if (x->dtype == Q7_F64)
         job->kernel(&(q7_dgemm_block){

@@ -24,22 +24,18 @@ static void qgemm_task(void *arg, int64_t task, int64_t thread) {
     const int64_t nr = job->call->nr, column = panels.begin * nr;
     const int64_t row = task / job->chunks % job->blocks * job->rows;
     const int64_t product = task / job->chunks / job->blocks;
-    const uint8_t *a = (const uint8_t *)x->a + row * x->a_stride;
-    const char *b = (const char *)x->b + panels.begin * x->panel_bytes;
-    for (int64_t d = x->ndim - 1, rest = product; d >= 0; rest /= x->batch[d], d--) {
-        a += rest % x->batch[d] * x->a_batch_stride[d];
-        b += rest % x->batch[d] * x->b_batch_stride[d];
-    }
+    const int64_t a = q7_offset_of(product, x->batch, x->ndim, x->a_batch_stride);
+    const int64_t b = q7_offset_of(product, x->batch, x->ndim, x->b_batch_stride);
     const int64_t at = (product * x->m + row) * x->n + column;
     const q7_qgemm_block block = {
         .m = q7_min(x->m - row, job->rows),
         .n = q7_min(x->n, panels.end * nr) - column,
         .k = x->k,
-        .a = a,
+        .a = (const uint8_t *)x->a + a + row * x->a_stride,
         .a_stride = x->a_stride,
         .a_signed = x->a_dtype == Q7_I8,
         .a_zero = job->a_zero,
-        .b = b,
+        .b = (const char *)x->b + b + panels.begin * x->panel_bytes,
         .b_bytes = x->panel_bytes,
         .b_zero = x->b_zero ? (const int32_t *)x->b_zero + column : NULL,
         .finish = q7_finish_from(&job->finish, column),

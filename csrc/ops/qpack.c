@@ -26,15 +26,13 @@ static void qpack_task(void *arg, int64_t task, int64_t thread) {
     const q7_qpack_args *x = job->x;
     (void)thread;
     const int64_t nr = job->call->nr, column = task % job->panels * nr;
-    const uint8_t *b = (const uint8_t *)x->b + column * x->col_stride;
-    for (int64_t d = x->ndim - 1, rest = task / job->panels; d >= 0; rest /= x->batch[d], d--)
-        b += rest % x->batch[d] * x->batch_stride[d];
+    const int64_t at = q7_offset_of(task / job->panels, x->batch, x->ndim, x->batch_stride);
     int32_t zero[MOST_COLUMNS];
     for (int64_t j = 0; j < nr; j++) zero[j] = zero_of(x, column + j);
     ((q7_qpack_kernel)job->call->kernel)(&(q7_qpack_panel){
         .k = x->k,
         .n = q7_min(nr, x->n - column),
-        .b = b,
+        .b = (const uint8_t *)x->b + at + column * x->col_stride,
         .row_stride = x->row_stride,
         .col_stride = x->col_stride,
         .is_signed = x->dtype == Q7_I8,

@@ -248,14 +248,20 @@ def multiply(b: Any, left: Value, right: Value, y: Value, alpha: float = 1.0) ->
     if len(right.shape) == 2:
         multiply_matrix(b, left, right, y, alpha)
         return
+    a, other, batch = matrices(b, left, right, y)
+    c = b.allocate(y).reshape((*batch, a.shape[-2], other.shape[-1]))
+    matmul_step(b, a, other, c, alpha)
+
+
+def matrices(b: Any, left: Value, right: Value, y: Value) -> tuple[View, View, tuple[Dim, ...]]:
+    """The operands of a product as matrices, a vector as MatMul has it, and the batch dims of y."""
     a, other = b.view(left), b.view(right)
     if len(left.shape) == 1:
         a = View(a.storage, (1, *a.shape), (0, *a.strides), a.offset)
     if len(right.shape) == 1:
         other = View(other.storage, (*other.shape, 1), (*other.strides, 0), other.offset)
     batch = y.shape[: len(y.shape) - (len(left.shape) > 1) - (len(right.shape) > 1)]
-    c = b.allocate(y).reshape((*batch, a.shape[-2], other.shape[-1]))
-    matmul_step(b, a, other, c, alpha)
+    return a, other, batch
 
 
 def multiply_matrix(b: Any, left: Value, matrix: Value, y: Value, alpha: float) -> None:

@@ -34,7 +34,7 @@ from q7x2_ep.ops.common import (
     temporary,
     where_is,
 )
-from q7x2_ep.ops.matmul import multiply, product_guards, product_shape
+from q7x2_ep.ops.matmul import matrices, multiply, product_guards, product_shape
 from q7x2_ep.ops.quant import one_scale, require_constants, saturated
 from q7x2_ep.ops.quant_pack import fits_tiles, pack, panel_bytes, qgemm_room
 
@@ -244,23 +244,18 @@ def computed_product(
         b.guard(*guard)
     require_dtype(node, left.dtype, BYTES)
     require_dtype(node, right.dtype, BYTES)
-    matrices = b.view(right)
-    if len(right.shape) == 1:
-        at = matrices
-        matrices = View(at.storage, (*at.shape, 1), (*at.strides, 0), at.offset)
-    if len(right.shape) > 2:
-        a = b.view(left)
-        a = a.reshape((1, *a.shape)) if len(left.shape) == 1 else a
-        batch = y.shape[: len(y.shape) - 1 - (len(left.shape) > 1)]
-    else:
+    if len(right.shape) == 2:  # all rows of left are of one product
         a, batch = reshaped(b, left, (product(left.shape[:-1]), left.shape[-1])), ()
+        other = b.view(right)
+    else:
+        a, other, batch = matrices(b, left, right, y)
     a = rows_dense(b, expand_view(a, (*batch, *a.shape[-2:])))
-    (m, k), n = a.shape[-2:], matrices.shape[-1]
+    (m, k), n = a.shape[-2:], other.shape[-1]
     tiles = fits_tiles(k, n) if isinstance(k, int) and isinstance(n, int) else True
     kernel = b.kernel("qgemm", tiles, MADE_AT_RUN)
     if not has_one_zero(right_zero):
         _require_zeros(node, b, right_zero, right, -1)
-    packed, zeros = _qpack_step(b, matrices, right, right_zero, kernel)
+    packed, zeros = _qpack_step(b, other, right, right_zero, kernel)
     b.step(
         "qgemm",
         kernel="qgemm",
@@ -288,15 +283,15 @@ def computed_product(
 
 
 def _qpack_step(
-    b: Any, matrices: View, right: Value, zero: Optional[Value], kernel: Any
+    b: Any, view: View, right: Value, zero: Optional[Value], kernel: Any
 ) -> tuple[View, Optional[Value]]:
     """Matrices (.., K, N) of a computed value in panels of the kernel, (.., bytes), and what zeros
     it is to be told of.
     """
-    if 1 not in matrices.strides[-2:]:
-        matrices = materialized(b, matrices)
-    *batch, k, n = matrices.shape
-    *batch_stride, row_stride, col_stride = matrices.strides
+    if 1 not in view.strides[-2:]:
+        view = materialized(b, view)
+    *batch, k, n = view.shape
+    *batch_stride, row_stride, col_stride = view.strides
     panels, size = ceildiv(n, kernel.nr), panel_bytes(kernel, k)
     packed = b.allocate(temporary(b, dtypes.INT8, (*batch, panels * size)))
     is_centred = right.dtype == dtypes.INT8 and (
@@ -307,7 +302,7 @@ def _qpack_step(
     b.step(
         "qpack",
         kernel="qpack",
-        b=matrices,
+        b=view,
         zero=zero,
         packed=packed,
         zeros=zeros,

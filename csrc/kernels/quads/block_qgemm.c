@@ -42,13 +42,12 @@ static void scale_row(const float *a, int64_t k, int64_t block, float *scale, fl
 
 /* Bytes of a row in the order of the quads of q; bits is a constant where this is inlined. */
 Q7_INLINE void arrange(uint8_t *row, int64_t k, const int bits) {
-    enum { GROUP_BYTES = Q7_BLOCK_GROUP };
     const int per = 8 / bits;
-    for (int64_t i = 0; i < k; i += GROUP_BYTES, row += GROUP_BYTES) {
-        uint8_t from[GROUP_BYTES];
-        memcpy(from, row, GROUP_BYTES);
+    for (int64_t i = 0; i < k; i += Q7_BLOCK_GROUP, row += Q7_BLOCK_GROUP) {
+        uint8_t from[Q7_BLOCK_GROUP];
+        memcpy(from, row, Q7_BLOCK_GROUP);
         Q7_UNROLL
-        for (int p = 0; p < GROUP_BYTES / 4; p++) {
+        for (int p = 0; p < Q7_BLOCK_GROUP / 4; p++) {
             Q7_UNROLL
             for (int b = 0; b < 4; b++)
                 row[4 * p + b] = from[p / per * 4 * per + b * per + p % per];
@@ -90,9 +89,8 @@ static void round_rows(const q7_block_qtile *t) {
 
 typedef uint32_t lanes __attribute__((vector_size(4 * Q7_W)));
 
-/* Weights of Q7_BLOCK_GROUP rows are so many vectors of a column's words, each of as many quads as its
- * bytes hold weights; bits is a constant where this is inlined, here and below. */
-#define WORDS(bits) ((bits) / 2)
+/* Quads of a word: as many as its bytes hold weights; bits is a constant where this is inlined, here and
+ * below. */
 #define QUADS(bits) (8 / (bits))
 
 Q7_INLINE lanes words_at(const uint8_t *q, int word, int j) {
