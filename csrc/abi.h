@@ -160,6 +160,12 @@ typedef void (*q7_task)(void *arg, int64_t task, int64_t thread);
 /* Runs all tasks and returns when the last has ended. Inline on the caller when tasks < 2. */
 void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg);
 
+/* The same for tasks of which a call of fn may do some, that lie side by side: `most` at most, and `least`,
+ * unless fewer are left. */
+typedef void (*q7_range_task)(void *arg, int64_t begin, int64_t end, int64_t thread);
+void q7_parallel_ranges(const q7_call *call, int64_t tasks, int64_t least, int64_t most,
+                        q7_range_task fn, void *arg);
+
 /* Reports input data that is out of range: the run ends after this step with Q7_DATA_FAULT.
  * The value is not in [low, limit). `what` is a string literal; may be called from any task. */
 void q7_fault(const q7_call *call, const char *what, int64_t value, int64_t low, int64_t limit);

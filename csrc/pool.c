@@ -37,6 +37,10 @@ enum { EARLY_NS = 20000 }; /* before a caller that waits looks whether the worke
  * any number, 6 ms so. */
 enum { STOLEN_NS = 100000, BACK_OFF = 8 };
 
+/* Where tasks may be done some at a time, a thread does 1 / SHARE of what its run has left: less and less,
+ * so that others find something to take when they are done, and it is held up (docs/decisions.md 211). */
+enum { SHARE = 4 };
+
 enum { CREWS = 16 }; /* runs at once that can have workers */
 
 /* The state of a crew names its last region: its number, which no other region has, its threads
@@ -63,8 +67,9 @@ typedef struct {
 
 typedef struct {
     _Alignas(64) atomic_uint_least64_t state;
-    q7_task fn;
+    q7_range_task fn;
     void *arg;
+    int64_t least, most;     /* tasks of a call of fn */
     int64_t inline_until_ns; /* the caller's: no regions before */
     atomic_uint_least64_t caller_sleeps;
     pthread_cond_t done;
@@ -140,13 +145,15 @@ static int64_t thread_of(uint64_t state, int64_t worker) {
 /* Does this thread's tasks. Returns how many. */
 static int64_t work_own(crew *c, int64_t thread) {
     seat *s = &c->seats[thread];
-    for (int64_t done = 0;; done++) {
+    for (int64_t done = 0, n;; done += n) {
         tasks_left t = atomic_load_explicit(&s->tasks, memory_order_relaxed);
         do {
-            if (next_of(t) >= end_of(t)) return done;
-        } while (!atomic_compare_exchange_weak_explicit(&s->tasks, &t, t + 1, memory_order_relaxed,
-                                                        memory_order_relaxed));
-        c->fn(c->arg, next_of(t), thread);
+            const int64_t left = end_of(t) - next_of(t);
+            if (left <= 0) return done;
+            n = q7_min(q7_min(q7_max(q7_ceil_div(left, SHARE), c->least), c->most), left);
+        } while (!atomic_compare_exchange_weak_explicit(
+            &s->tasks, &t, t + (uint64_t)n, memory_order_relaxed, memory_order_relaxed));
+        c->fn(c->arg, next_of(t), next_of(t) + n, thread);
     }
 }
 
@@ -334,10 +341,8 @@ static void wake(uint64_t state) {
     pthread_mutex_unlock(&pool.sleep);
 }
 
-static void open_region(crew *c, uint64_t state, int64_t tasks, q7_task fn, void *arg) {
+static void open_region(crew *c, uint64_t state, int64_t tasks) {
     const int64_t threads = threads_of(state);
-    c->fn = fn;
-    c->arg = arg;
     for (int64_t i = 0; i < threads; i++) {
         atomic_store_explicit(&c->seats[i].tasks,
                               run_of(tasks * i / threads, tasks * (i + 1) / threads),
@@ -381,29 +386,52 @@ static void close_region(crew *c, uint64_t state) {
     }
 }
 
-static void run_inline(int64_t tasks, q7_task fn, void *arg) {
-    for (int64_t task = 0; task < tasks; task++) fn(arg, task, 0);
+static void run_inline(int64_t tasks, int64_t most, q7_range_task fn, void *arg) {
+    for (int64_t next = 0, end; next < tasks; next = end) {
+        end = q7_min(next + most, tasks);
+        fn(arg, next, end, 0);
+    }
 }
 
-void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
-    const int64_t wanted = q7_min(call->threads, tasks);
+void q7_parallel_ranges(const q7_call *call, int64_t tasks, int64_t least, int64_t most,
+                        q7_range_task fn, void *arg) {
+    const int64_t wanted = q7_min(call->threads, q7_ceil_div(tasks, least));
     if (wanted < 2 || tasks > UINT32_MAX || (!run.crew && !(run.crew = take_crew()))) {
-        run_inline(tasks, fn, arg);
+        run_inline(tasks, most, fn, arg);
         return;
     }
+    crew *c = run.crew;
     const int64_t start = q7_now_ns();
-    uint64_t state = deal(run.crew, wanted);
+    uint64_t state = deal(c, wanted);
     const int64_t threads = threads_of(state);
-    if (threads < 2 || start < run.crew->inline_until_ns) {
-        run_inline(tasks, fn, arg);
+    if (threads < 2 || start < c->inline_until_ns) {
+        run_inline(tasks, most, fn, arg);
         return;
     }
     state += (atomic_fetch_add(&pool.regions, 1) + 1) * REGION;
-    open_region(run.crew, state, tasks, fn, arg);
-    const int64_t done = work(run.crew, 0, threads), end = q7_now_ns();
-    close_region(run.crew, state);
+    c->fn = fn;
+    c->arg = arg;
+    c->least = least;
+    c->most = most;
+    open_region(c, state, tasks);
+    const int64_t done = work(c, 0, threads), end = q7_now_ns();
+    close_region(c, state);
     const int64_t closed = q7_now_ns(), wait = closed - end;
     const int64_t alone = (end - start) / q7_max(done, 1) * tasks;
     if (wait > STOLEN_NS && closed - start > alone)
-        run.crew->inline_until_ns = closed + BACK_OFF * wait / threads;
+        c->inline_until_ns = closed + BACK_OFF * wait / threads;
+}
+
+typedef struct {
+    q7_task fn;
+    void *arg;
+} each;
+
+static void run_each(void *arg, int64_t begin, int64_t end, int64_t thread) {
+    const each *x = arg;
+    for (int64_t task = begin; task < end; task++) x->fn(x->arg, task, thread);
+}
+
+void q7_parallel(const q7_call *call, int64_t tasks, q7_task fn, void *arg) {
+    q7_parallel_ranges(call, tasks, 1, 1, run_each, &(each){fn, arg});
 }

@@ -2,7 +2,7 @@
  * they are, and made floats a panel and Q7_BLOCK_GEMM_K of k at a time, in L1. Read
  * kernels/block_gemm.h first.
  *
- * A task is a block of rows times a chunk of panels; q, scale and zero are panels one after the
+ * A task is a block of rows times some panels; q, scale and zero are panels one after the
  * other. room: threads * Q7_BLOCK_GEMM_K * nr * 4 bytes. */
 #include "../kernels/block_gemm.h"
 
@@ -64,10 +64,9 @@ static void multiply(const block_job *job, q7_span panels, int64_t row, int64_t 
     }
 }
 
-static void block_task(void *arg, int64_t task, int64_t thread) {
+static void block_panels(void *arg, int64_t block, q7_span panels, int64_t thread) {
     const block_job *job = arg;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, task / job->chunks);
+    const q7_span tiles = q7_span_of(job->row_tiles, job->row_blocks, block);
     const int64_t row = tiles.begin * job->tile, end = q7_min(job->x->m, tiles.end * job->tile);
     const int64_t bytes = Q7_BLOCK_GEMM_K * job->call->nr * 4;
     float *room = q7_room_of(job->call, job->x->room, bytes, thread);
@@ -76,6 +75,12 @@ static void block_task(void *arg, int64_t task, int64_t thread) {
     else
         for (int64_t p = panels.begin; p < panels.end; p++)
             multiply(job, (q7_span){p, p + 1}, row, end - row, room);
+}
+
+static void tiles_task(void *arg, int64_t task, int64_t thread) {
+    const block_job *job = arg;
+    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
+    block_panels(arg, task / job->chunks, panels, thread);
 }
 
 void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
@@ -90,9 +95,15 @@ void q7_op_block_gemm(const q7_block_gemm_args *x, const q7_call *call) {
         job.row_blocks = cut.blocks;
         job.chunks = q7_ceil_div(job.panels, cut.chunk);
         job.first_id = q7_new_ids(x->m);
+        q7_parallel(call, job.row_blocks * job.chunks, tiles_task, &job);
     } else {
         job.row_blocks = job.row_tiles;
-        job.chunks = q7_chunks_of(call, job.panels, job.row_blocks, q7_tasks_of(call, work));
+        q7_parallel_panels(call, &(q7_panels_job){.blocks = job.row_blocks,
+                                                  .panels = job.panels,
+                                                  .unit = 1,
+                                                  .most = job.panels,
+                                                  .work = work,
+                                                  .fn = block_panels,
+                                                  .arg = &job});
     }
-    q7_parallel(call, job.row_blocks * job.chunks, block_task, &job);
 }

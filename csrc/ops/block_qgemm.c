@@ -1,5 +1,5 @@
 /* block_qgemm.c: block_gemm with rows rounded to int8: all rows first, then blocks of rows times
- * chunks of panels. Read kernels/block_qgemm.h first.
+ * panels. Read kernels/block_qgemm.h first.
  *
  * rows: m * q7_block_row_bytes(k, block); room: threads * q7_block_room(nr). */
 #include "../kernels/block_qgemm.h"
@@ -11,7 +11,7 @@ enum { GRAIN = 4 }; /* rows that a task rounds */
 typedef struct block_job {
     const q7_block_qgemm_args *x;
     const q7_call *call;
-    int64_t panels, chunks, row_bytes;
+    int64_t panels, row_bytes;
 } block_job;
 
 static q7_block_qtile tile_of(const block_job *job, int64_t row, int64_t rows) {
@@ -34,11 +34,10 @@ static void round_task(void *arg, int64_t task, int64_t thread) {
     ((q7_block_qgemm_kernel)job->call->kernel)(&t);
 }
 
-static void product_task(void *arg, int64_t task, int64_t thread) {
+static void product_task(void *arg, int64_t block, q7_span panels, int64_t thread) {
     const block_job *job = arg;
     const q7_block_qgemm_args *x = job->x;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const int64_t nr = job->call->nr, row = task / job->chunks * Q7_GEMM_ROWS;
+    const int64_t nr = job->call->nr, row = block * Q7_GEMM_ROWS;
     const int64_t groups = q7_ceil_div(x->k, Q7_BLOCK_GROUP);
     const int64_t q_bytes = groups * Q7_BLOCK_GROUP * x->bits / 8 * nr;
     const int64_t scales = q7_ceil_div(x->k, x->block) * nr;
@@ -62,8 +61,12 @@ void q7_op_block_qgemm(const q7_block_qgemm_args *x, const q7_call *call) {
                      .call = call,
                      .panels = q7_ceil_div(x->n, call->nr),
                      .row_bytes = q7_block_row_bytes(x->k, x->block)};
-    const int64_t row_blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS);
-    job.chunks = q7_chunks_of(call, job.panels, row_blocks, q7_tasks_of(call, x->m * x->n * x->k));
     q7_parallel(call, q7_ceil_div(x->m, GRAIN), round_task, &job);
-    q7_parallel(call, row_blocks * job.chunks, product_task, &job);
+    q7_parallel_panels(call, &(q7_panels_job){.blocks = q7_ceil_div(x->m, Q7_GEMM_ROWS),
+                                              .panels = job.panels,
+                                              .unit = 1,
+                                              .most = job.panels,
+                                              .work = x->m * x->n * x->k,
+                                              .fn = product_task,
+                                              .arg = &job});
 }

@@ -15,8 +15,8 @@
 #include "panels.h"
 
 enum {
-    COPIED = 32, /* panels that copied windows are worth, if all threads get some */
-    OWN = 96,    /* pixels of a thread that are worth more than weights that nobody else reads */
+    COPIED = 8, /* panels that copied windows are worth */
+    OWN = 96,   /* pixels of a thread that are worth more than weights that nobody else reads */
 };
 
 typedef struct conv_job {
@@ -25,7 +25,7 @@ typedef struct conv_job {
     bool in_place;
     int64_t pixels, channels, filters, k; /* of the product; channels and filters of a group */
     int64_t run;                          /* floats side by side, of a tap */
-    int64_t k_block, row_tiles, row_blocks, panels, chunks;
+    int64_t k_block, row_tiles, row_blocks, panels;
 } conv_job;
 
 /* Where a window begins: in which image, and where in it; `at` counts floats of a line. */
@@ -169,12 +169,10 @@ static void multiply(const conv_job *job, int64_t group, int64_t k0, int64_t k, 
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
-static void conv_task(void *arg, int64_t task, int64_t thread) {
+static void conv_task(void *arg, int64_t index, q7_span panels, int64_t thread) {
     const conv_job *job = arg;
     const q7_conv_last_args *x = &job->x;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const int64_t group = task / job->chunks % x->groups;
-    const int64_t block = task / job->chunks / x->groups;
+    const int64_t group = index % x->groups, block = index / x->groups;
     const q7_span rows = q7_span_of(job->pixels, job->row_blocks, block);
     const int64_t row = rows.begin, m = rows.end - row;
     const int64_t per_thread = q7_min(job->pixels, Q7_GEMM_ROWS) * q7_min(job->k, Q7_CONV_K_BLOCK);
@@ -227,19 +225,22 @@ void q7_op_conv_last(const q7_conv_last_args *x, const q7_call *call) {
     job.row_tiles = q7_ceil_div(job.pixels, call->mr);
     job.row_blocks = q7_ceil_div(job.row_tiles, q7_tiles_of_task(call));
     job.panels = q7_ceil_div(job.filters, call->nr);
-    int64_t tasks = q7_tasks_of(call, job.pixels * job.filters * job.k * x->groups);
+    const int64_t work = job.pixels * job.filters * job.k * x->groups;
+    const int64_t tasks = q7_tasks_of(call, work);
     if (tasks > 1) {
         /* Few panels are no even share for each; many pixels are where their writers left them. */
         if (job.pixels > job.filters || job.pixels >= OWN * call->threads ||
             job.panels * x->groups < tasks)
             job.row_blocks =
                 q7_min(q7_ceil_div(job.row_blocks, call->threads) * call->threads, job.row_tiles);
-        const int64_t all = job.panels * job.row_blocks * x->groups;
-        if (!job.in_place) tasks = q7_min(tasks, q7_max(all / COPIED, call->threads));
     }
     const int64_t blocks = job.row_blocks * x->groups;
-    /* Windows are copied again for each chunk of panels. */
-    const int64_t least = job.in_place ? q7_ceil_div(job.panels, Q7_GEMM_PANELS) * blocks : blocks;
-    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_max(least, tasks));
-    q7_parallel(call, blocks * job.chunks, conv_task, &job);
+    const int64_t copied = q7_panels_at_once(call, blocks, job.panels, COPIED);
+    q7_parallel_panels(call, &(q7_panels_job){.blocks = blocks,
+                                              .panels = job.panels,
+                                              .unit = job.in_place ? 1 : copied,
+                                              .most = job.in_place ? Q7_GEMM_PANELS : job.panels,
+                                              .work = work,
+                                              .fn = conv_task,
+                                              .arg = &job});
 }

@@ -2,7 +2,7 @@
  * c = act(a @ gate + bias) * (a @ up + up_bias) for a b that holds both (alpha 1, no residual).
  *
  * Rows are cut evenly into tiles of at most mr, tiles into blocks that stay in L2; a task is a
- * block of rows times a chunk of panels. While k runs in blocks of Q7_GEMM_K_BLOCK, c holds the sums,
+ * block of rows times some panels. While k runs in blocks of Q7_GEMM_K_BLOCK, c holds the sums,
  * or `sums` where there are two for each element of c. Read panels.h first.
  *
  * residual may be c itself only if k <= Q7_GEMM_K_BLOCK. c overlaps neither a nor b.
@@ -66,18 +66,12 @@ static int64_t first_row(const q7_gemm_job *job, int64_t block) {
     return q7_part(job->x->m, job->row_tiles, tile);
 }
 
-void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
+/* A block of rows by some panels. */
+static void multiply(const q7_gemm_job *job, int64_t block, q7_span panels, float *sums) {
     const q7_gemm_args *x = job->x;
-    /* Consecutive tasks share the rows, which L2 holds, or what one thread has read of weights if they
-     * are more: two that want the same lines at once wait for each other. */
-    const bool rows_first = job->call->threads == 1 && job->row_blocks < job->chunks;
-    const int64_t inner = rows_first ? job->row_blocks : job->chunks;
-    const int64_t block = rows_first ? task % inner : task / inner;
-    const int64_t chunk = rows_first ? task / inner : task % inner;
     const int64_t nr = job->call->nr;
-    const int64_t first = first_panel(job, chunk), last = first_panel(job, chunk + 1);
     const int64_t row = first_row(job, block), end = first_row(job, block + 1);
-    const int64_t column = first * nr;                  /* of b; of c, and of the biases: */
+    const int64_t column = panels.begin * nr;           /* of b; of c, and of the biases: */
     const int64_t per = q7_is_half(x->b_dtype) ? 2 : 1; /* elements of b to a float */
     const int64_t out = x->gated ? column / 2 : column;
     const bool ends = job->k0 + job->k == x->k;
@@ -98,14 +92,14 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     const bool plain =
         epilogue.alpha == 1.0f && !bias && !residual && x->act == Q7_act_none && !x->gated;
     const q7_gemm_block part = {.m = end - row,
-                                .n = q7_min(last * nr, job->columns) - column,
+                                .n = q7_min(panels.end * nr, job->columns) - column,
                                 .k = job->k,
                                 .k_block = job->k_block,
                                 .a = (const float *)x->a + row * x->a_stride + job->k0,
                                 .a_row_stride = x->a_stride,
                                 .a_k_stride = 1,
                                 .a_id = q7_id_of(job->first_id, row),
-                                .n_after = q7_max(0, job->columns - last * nr),
+                                .n_after = q7_max(0, job->columns - panels.end * nr),
                                 .b = (const float *)x->b + (column * x->k + job->k0 * nr) / per,
                                 .b_stride = nr / per,
                                 .b_packed = true,
@@ -119,6 +113,17 @@ void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
     ((q7_gemm_kernel)job->call->kernel)(&part);
 }
 
+void q7_gemm_task(const q7_gemm_job *job, int64_t task, float *sums) {
+    /* Consecutive tasks share the rows, which L2 holds, or what one thread has read of weights if they
+     * are more: two that want the same lines at once wait for each other. */
+    const bool rows_first = job->call->threads == 1 && job->row_blocks < job->chunks;
+    const int64_t inner = rows_first ? job->row_blocks : job->chunks;
+    const int64_t block = rows_first ? task % inner : task / inner;
+    const int64_t chunk = rows_first ? task / inner : task % inner;
+    const q7_span panels = {first_panel(job, chunk), first_panel(job, chunk + 1)};
+    multiply(job, block, panels, sums);
+}
+
 /* How many k values are multiplied at a time, where rows in tiles are too few for tasks of whole ones: those
  * of more would be cut again in each task. A last block of less than a step is no kernel's alone. */
 static int64_t k_at_a_time(const q7_gemm_args *x, const q7_call *call) {
@@ -128,6 +133,15 @@ static int64_t k_at_a_time(const q7_gemm_args *x, const q7_call *call) {
     const bool split = call->threads > 1 && tall && !x->sums && (last == 0 || last >= STEP) &&
                        x->m <= FEW_BLOCKS * Q7_GEMM_TILE_ROWS;
     return split ? q7_min(x->k, Q7_GEMM_TILE_K) : x->k;
+}
+
+/* How many even parts panels are cut into, beside `blocks` of rows, for so many tasks or more: as
+ * many for each thread, if that is possible. */
+static int64_t chunks_of(const q7_call *call, int64_t panels, int64_t blocks, int64_t tasks) {
+    const int64_t least = q7_min(q7_ceil_div(tasks, blocks), panels);
+    for (int64_t chunks = least; chunks < 2 * least && chunks <= panels; chunks++)
+        if (chunks * blocks % call->threads == 0) return chunks;
+    return least;
 }
 
 q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call) {
@@ -154,22 +168,40 @@ q7_gemm_job q7_gemm_job_of(const q7_gemm_args *x, int64_t k, const q7_call *call
             else
                 tasks = call->threads;
         }
-        job.chunks = q7_chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks,
-                                  q7_max(least, tasks));
+        job.chunks = chunks_of(call, q7_ceil_div(job.panels, job.unit), job.row_blocks,
+                               q7_max(least, tasks));
     }
     job.tasks = job.row_blocks * job.chunks;
     return job;
 }
 
-static void gemm_task(void *arg, int64_t task, int64_t thread) {
-    const q7_gemm_job *job = arg;
+static float *sums_of(const q7_gemm_job *job, int64_t thread) {
     const int64_t bytes = q7_gemm_sums(job->x->m, job->call->nr) * 4;
-    q7_gemm_task(job, task, q7_room_of(job->call, job->x->sums, bytes, thread));
+    return q7_room_of(job->call, job->x->sums, bytes, thread);
+}
+
+static void gemm_task(void *arg, int64_t task, int64_t thread) {
+    q7_gemm_task(arg, task, sums_of(arg, thread));
+}
+
+static void gemm_panels(void *arg, int64_t block, q7_span panels, int64_t thread) {
+    multiply(arg, block, panels, sums_of(arg, thread));
 }
 
 void q7_op_gemm(const q7_gemm_args *x, const q7_call *call) {
     const int64_t k = k_at_a_time(x, call);
     q7_gemm_job job = q7_gemm_job_of(x, k, call);
+    const bool few = x->m <= WIDE_ROWS && job.unit == 1; /* and an even share for each thread */
+    if (call->threads > 1 && call->mr != Q7_TALL && !few) {
+        q7_parallel_panels(call, &(q7_panels_job){.blocks = job.row_blocks,
+                                                  .panels = job.panels,
+                                                  .unit = job.unit,
+                                                  .most = Q7_GEMM_PANELS,
+                                                  .work = x->m * x->n * x->k,
+                                                  .fn = gemm_panels,
+                                                  .arg = &job});
+        return;
+    }
     do {
         job.k = q7_min(k, x->k - job.k0);
         if (call->mr == Q7_TALL) job.first_id = q7_new_ids(x->m);

@@ -18,7 +18,7 @@ typedef struct matmul_job {
     const q7_matmul_args *x;
     const q7_call *call;
     bool in_place;
-    int64_t row_tiles, row_blocks, panels, chunks;
+    int64_t row_tiles, row_blocks, panels;
 } matmul_job;
 
 /* Columns [column, column + n) of c for one batch element and the rows [row, end). */
@@ -61,12 +61,11 @@ static int64_t first_row(const matmul_job *job, int64_t block) {
     return q7_part(job->x->m, job->row_tiles, q7_part(job->row_tiles, job->row_blocks, block));
 }
 
-static void matmul_task(void *arg, int64_t task, int64_t thread) {
+static void matmul_task(void *arg, int64_t product, q7_span panels, int64_t thread) {
     const matmul_job *job = arg;
     const q7_matmul_args *x = job->x;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const int64_t nr = job->call->nr, block = task / job->chunks % job->row_blocks;
-    const int64_t batch = task / job->chunks / job->row_blocks;
+    const int64_t nr = job->call->nr, block = product % job->row_blocks;
+    const int64_t batch = product / job->row_blocks;
     const float *a =
         (const float *)x->a + q7_offset_of(batch, x->batch, x->ndim, x->a_batch_stride);
     const float *b =
@@ -93,14 +92,14 @@ static void product(const q7_matmul_args *x, const q7_call *call) {
     /* Rows for threads that have no panel of their own; each packs the panels that it shares. */
     const int64_t cuts = q7_ceil_div(q7_min(call->threads, wanted), batches * job.panels);
     job.row_blocks = q7_max(job.row_blocks, q7_min(job.row_tiles, cuts));
-    const int64_t blocks = batches * job.row_blocks;
-    job.chunks = q7_chunks_of(call, job.panels, blocks, wanted);
     job.in_place = x->n == 1 || (x->b_col_stride == 1 && job.row_tiles <= Q7_FEW_TILES);
-    const int64_t tasks = blocks * job.chunks;
-    if (work <= Q7_SMALL_WORK)
-        for (int64_t task = 0; task < tasks; task++) matmul_task(&job, task, 0);
-    else
-        q7_parallel(call, tasks, matmul_task, &job);
+    q7_parallel_panels(call, &(q7_panels_job){.blocks = batches * job.row_blocks,
+                                              .panels = job.panels,
+                                              .unit = 1,
+                                              .most = job.panels,
+                                              .work = work,
+                                              .fn = matmul_task,
+                                              .arg = &job});
 }
 
 void q7_op_matmul(const q7_matmul_args *args, const q7_call *call) {

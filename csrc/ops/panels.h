@@ -56,14 +56,49 @@ static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
     return call->threads > 1 && work > Q7_SMALL_WORK ? call->threads * Q7_TASKS_PER_THREAD : 1;
 }
 
-/* How many even parts panels are cut into, beside `blocks` of rows, for so many tasks or more: as
- * many for each thread, if that is possible. */
-static inline int64_t q7_chunks_of(const q7_call *call, int64_t panels, int64_t blocks,
-                                   int64_t tasks) {
-    const int64_t least = q7_min(q7_ceil_div(tasks, blocks), panels);
-    for (int64_t chunks = least; chunks < 2 * least && chunks <= panels; chunks++)
-        if (chunks * blocks % call->threads == 0) return chunks;
-    return least;
+/* Some panels of a block: of rows, of pixels, or of what else each panel is multiplied with. */
+typedef void (*q7_panels_task)(void *arg, int64_t block, q7_span panels, int64_t thread);
+
+/* The product of all blocks and all panels. A call of fn has whole units of panels, `most` panels or less. */
+typedef struct q7_panels_job {
+    int64_t blocks, panels, unit, most;
+    int64_t work; /* multiply-adds */
+    q7_panels_task fn;
+    void *arg;
+} q7_panels_job;
+
+static inline void q7_panels_range(void *arg, int64_t begin, int64_t end, int64_t thread) {
+    const q7_panels_job *job = arg;
+    const int64_t units = q7_ceil_div(job->panels, job->unit);
+    for (int64_t next; begin < end; begin = next) {
+        const int64_t block = begin / units, first = block * units;
+        next = q7_min(first + units, end);
+        const q7_span panels = {(begin - first) * job->unit,
+                                q7_min((next - first) * job->unit, job->panels)};
+        job->fn(job->arg, block, panels, thread);
+    }
+}
+
+/* Units side by side have the same block, which L2 holds. */
+static inline void q7_parallel_panels(const q7_call *call, q7_panels_job *job) {
+    const int64_t units = q7_ceil_div(job->panels, job->unit), all = units * job->blocks;
+    if (all == 0) return;
+    const int64_t parts = q7_ceil_div(units, q7_max(1, job->most / job->unit));
+    const int64_t most = q7_ceil_div(units, parts);
+    int64_t least = all;
+    if (job->work > Q7_SMALL_WORK)
+        least = q7_min(q7_ceil_div(all * (Q7_SMALL_WORK / 2), job->work), most);
+    q7_parallel_ranges(call, all, least, most, q7_panels_range, job);
+}
+
+/* The unit where a block is prepared again for each call: so many panels as make up for that, if all threads
+ * get some, of many of which one is often held up; all panels if there are some blocks for each thread. */
+static inline int64_t q7_panels_at_once(const q7_call *call, int64_t blocks, int64_t panels,
+                                        int64_t enough) {
+    enum { FEW_THREADS = 4 };
+    if (blocks >= Q7_TASKS_PER_THREAD * call->threads) return panels;
+    const int64_t calls = call->threads > FEW_THREADS ? 2 * call->threads : call->threads;
+    return q7_max(1, q7_min(enough, blocks * panels / calls));
 }
 
 /* b (k, n) of any strides as the first `width` columns of a panel (k, nr); n <= width <= nr. */

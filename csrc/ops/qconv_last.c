@@ -1,7 +1,7 @@
 /* qconv_last.c: integer convolutions of images whose channels lie side by side: the product of
  * windows (pixels, kh kw C), which are never formed as a whole, with w (kh kw C, M), of each group.
  *
- * A task is a block of rows times a chunk of a group's panels. With `lines`, a block is so many lines of y:
+ * A task is a block of rows times some of a group's panels. With `lines`, a block is so many lines of y:
  * its lines of x are copied first, with borders of x_zero, and the kernel multiplies the windows in
  * them. Else it is QGEMM_TILES tiles of the kernel, whose windows are copied, a line of taps at a time;
  * a 1x1 kernel reads x in place. rows: a thread's lines, or rows of a block * (K in multiples of 64 +
@@ -16,10 +16,10 @@ typedef struct qconv_job {
     const q7_call *call;
     q7_qfinish finish;
     bool in_place;
-    int64_t pixels, k, run, rows;              /* run: bytes of taps that lie side by side */
-    int64_t blocks, pitch;                     /* with lines: in an image; bytes of a line of x */
-    int64_t room;                              /* bytes of a thread */
-    int64_t channels, filters, panels, chunks; /* of a group */
+    int64_t pixels, k, run, rows;      /* run: bytes of taps that lie side by side */
+    int64_t blocks, pitch;             /* with lines: in an image; bytes of a line of x */
+    int64_t room;                      /* bytes of a thread */
+    int64_t channels, filters, panels; /* of a group */
     int32_t x_zero;
 } qconv_job;
 
@@ -197,12 +197,11 @@ static int64_t take_rows(const qconv_job *job, int64_t index, int64_t group, uin
     return row;
 }
 
-static void qconv_task(void *arg, int64_t task, int64_t thread) {
+static void qconv_task(void *arg, int64_t block_index, q7_span panels, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const int64_t nr = job->call->nr, group = task / job->chunks % x->groups;
-    const int64_t index = task / job->chunks / x->groups;
+    const int64_t nr = job->call->nr, group = block_index % x->groups;
+    const int64_t index = block_index / x->groups;
     const int64_t column = panels.begin * nr, panel = group * job->panels + panels.begin;
     const int64_t filter = group * job->filters + column;
     q7_qwindows windows;
@@ -258,7 +257,12 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
         job.room = job.rows * (q7_ceil_div(job.k, 64) * 64 + q7_qgemm_room(job.k));
         blocks = q7_ceil_div(job.pixels, job.rows) * x->groups;
     }
-    const int64_t tasks = q7_tasks_of(call, job.pixels * x->M * job.k);
-    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
-    q7_parallel(call, blocks * job.chunks, qconv_task, &job);
+    q7_parallel_panels(call,
+                       &(q7_panels_job){.blocks = blocks,
+                                        .panels = job.panels,
+                                        .unit = q7_panels_at_once(call, blocks, job.panels, 2),
+                                        .most = job.panels,
+                                        .work = job.pixels * x->M * job.k,
+                                        .fn = qconv_task,
+                                        .arg = &job});
 }

@@ -1,7 +1,7 @@
 /* qgemm.c: integer products of 8-bit rows with packed weights. MatMulInteger, QLinearMatMul, and
  * linear layers between DequantizeLinear and QuantizeLinear, or of rows quantised as they come.
  *
- * A task is, of one product, a block of rows, QGEMM_TILES tiles of the kernel, times a chunk of panels.
+ * A task is, of one product, a block of rows, QGEMM_TILES tiles of the kernel, times some panels.
  * rows: threads times what q7_qgemm_room() says of such a block. Read kernels/qgemm.h first. */
 #include "../kernels/qgemm.h"
 
@@ -13,17 +13,16 @@ typedef struct qgemm_job {
     const q7_qgemm_args *x;
     const q7_call *call;
     q7_qfinish finish;
-    int64_t rows, blocks, panels, chunks;
+    int64_t rows, blocks, panels;
     int32_t a_zero;
 } qgemm_job;
 
-static void qgemm_task(void *arg, int64_t task, int64_t thread) {
+static void qgemm_task(void *arg, int64_t index, q7_span panels, int64_t thread) {
     const qgemm_job *job = arg;
     const q7_qgemm_args *x = job->x;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
     const int64_t nr = job->call->nr, column = panels.begin * nr;
-    const int64_t row = task / job->chunks % job->blocks * job->rows;
-    const int64_t product = task / job->chunks / job->blocks;
+    const int64_t row = index % job->blocks * job->rows;
+    const int64_t product = index / job->blocks;
     const int64_t a = q7_offset_of(product, x->batch, x->ndim, x->a_batch_stride);
     const int64_t b = q7_offset_of(product, x->batch, x->ndim, x->b_batch_stride);
     const int64_t at = (product * x->m + row) * x->n + column;
@@ -64,7 +63,13 @@ void q7_op_qgemm(const q7_qgemm_args *x, const q7_call *call) {
                      .panels = q7_ceil_div(x->n, call->nr),
                      .a_zero = q7_first_byte(x->a_zero, x->a_dtype)};
     job.blocks = q7_ceil_div(x->m, job.rows);
-    const int64_t blocks = products * job.blocks, work = products * x->m * x->n * x->k;
-    job.chunks = q7_chunks_of(call, job.panels, blocks, q7_tasks_of(call, work));
-    q7_parallel(call, blocks * job.chunks, qgemm_task, &job);
+    const int64_t blocks = products * job.blocks;
+    q7_parallel_panels(call,
+                       &(q7_panels_job){.blocks = blocks,
+                                        .panels = job.panels,
+                                        .unit = q7_panels_at_once(call, blocks, job.panels, 1),
+                                        .most = job.panels,
+                                        .work = products * x->m * x->n * x->k,
+                                        .fn = qgemm_task,
+                                        .arg = &job});
 }

@@ -1,5 +1,5 @@
 /* winograd.c: conv_last of 3x3 kernels, stride 1 or 2, with stride 1 dilated or not, or of lines, by
- * Winograd's algorithm. A task is a block of tiles times a chunk of panels, of one group. Read
+ * Winograd's algorithm. A task is a block of tiles times some panels, of one group. Read
  * kernels/winograd.h first.
  *
  * room: threads * q7_winograd_room floats, of the channels of a group. */
@@ -7,12 +7,12 @@
 
 #include "panels.h"
 
-enum { FEW_THREADS = 4 }; /* have one task each */
+enum { ENOUGH = 8 }; /* panels, to transform tiles again */
 
 typedef struct winograd_job {
     const q7_winograd_args *x;
     const q7_call *call;
-    int64_t tiles, blocks, panels, chunks; /* of a group */
+    int64_t tiles, blocks, panels; /* of a group */
 } winograd_job;
 
 /* The convolution of one group, an image whose pixels are as far apart. */
@@ -30,11 +30,10 @@ static q7_winograd_args group_of(const winograd_job *job, int64_t group) {
     return x;
 }
 
-static void winograd_task(void *arg, int64_t task, int64_t thread) {
+static void winograd_task(void *arg, int64_t block, q7_span panels, int64_t thread) {
     const winograd_job *job = arg;
-    const q7_span panels = q7_span_of(job->panels, job->chunks, task % job->chunks);
-    const q7_span tiles = q7_span_of(job->tiles, job->blocks, task / job->chunks % job->blocks);
-    const q7_winograd_args x = group_of(job, task / job->chunks / job->blocks);
+    const q7_span tiles = q7_span_of(job->tiles, job->blocks, block % job->blocks);
+    const q7_winograd_args x = group_of(job, block / job->blocks);
     const q7_winograd_block part = {
         .first = tiles.begin,
         .end = tiles.end,
@@ -55,8 +54,12 @@ void q7_op_winograd(const q7_winograd_args *x, const q7_call *call) {
     if (job.blocks * x->groups % call->threads && even * call->mr <= job.tiles)
         job.blocks = even; /* as much for each thread */
     const int64_t blocks = x->groups * job.blocks;
-    /* Each chunk of panels transforms its tiles again, but of many threads one is often held up. */
-    const int64_t tasks = call->threads > FEW_THREADS ? 2 * call->threads : call->threads;
-    job.chunks = q7_chunks_of(call, job.panels, blocks, tasks);
-    q7_parallel(call, blocks * job.chunks, winograd_task, &job);
+    q7_parallel_panels(call,
+                       &(q7_panels_job){.blocks = blocks,
+                                        .panels = job.panels,
+                                        .unit = q7_panels_at_once(call, blocks, job.panels, ENOUGH),
+                                        .most = job.panels,
+                                        .work = job.tiles * x->C * x->M,
+                                        .fn = winograd_task,
+                                        .arg = &job});
 }

@@ -13,6 +13,7 @@ from typing import Callable
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import q7x2_ep
 from q7x2_ep.backend.cpu.cores import available_cores
@@ -80,6 +81,62 @@ def test_regions_of_every_size(plan, x):
         for _ in range(20):
             for rows in (1, 70, 2, 300, 3, 40):
                 assert run(context, x[:rows]) == run(alone, x[:rows])
+
+
+def products() -> bytes:
+    """Rows by 2000 columns, by themselves, and convolutions that read their pixels or copies."""
+    rng = np.random.default_rng(2)
+    weights = {
+        "w": (96, 2000),
+        "point": (400, 96, 1, 1),
+        "line": (320, 96, 1, 2),
+        "square": (320, 96, 3, 3),
+    }
+    floats = [
+        helper.make_tensor(name, TensorProto.FLOAT, dims, rng.standard_normal(dims).ravel() / 16)
+        for name, dims in weights.items()
+    ]
+    sizes = [
+        helper.make_tensor("shape", TensorProto.INT64, [4], [1, 15, -1, 96]),
+        helper.make_tensor("by", TensorProto.FLOAT, [], [0.25]),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["columns"]),
+        helper.make_node("Reshape", ["x", "shape"], ["pixels"]),
+        helper.make_node("Transpose", ["pixels"], ["image"], perm=[0, 3, 1, 2]),
+        helper.make_node("Conv", ["image", "point"], ["points"]),
+        helper.make_node("Conv", ["image", "line"], ["lines"], strides=[2, 1]),
+        helper.make_node("Conv", ["image", "square"], ["squares"], pads=[1, 1, 1, 1]),
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0]),
+        helper.make_node("MatMul", ["x", "turned"], ["all"]),
+        helper.make_node("Mul", ["all", "by"], ["scores"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 96])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
+            for name in ("columns", "points", "lines", "squares", "scores")
+        ],
+        floats + sizes,
+    )
+    return bytes(helper.make_model(graph, ir_version=9).SerializeToString())
+
+
+def test_panels_are_shared_by_threads():
+    """Parts of blocks and whole ones, by whoever has time: the same bits."""
+    model = products()
+    options = q7x2_ep.SessionOptions()
+    found = {}
+    for threads in (1, 2, 5, 16):
+        options.intra_op_num_threads = threads
+        session = q7x2_ep.InferenceSession(model, options)
+        for rows in (30, 60, 300, 675):
+            x = np.random.default_rng(rows).standard_normal((rows, 96), np.float32)
+            for _ in range(6):
+                bits = [y.tobytes() for y in session.run(None, {"x": x})]
+                assert bits == found.setdefault(rows, bits), f"{rows} rows by {threads} threads"
 
 
 @pytest.mark.parametrize("wanted", [[2, 3, 1, 8], [4] * 20], ids=["some", "more than have workers"])
