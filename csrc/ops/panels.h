@@ -59,7 +59,7 @@ static inline int64_t q7_tasks_of(const q7_call *call, int64_t work) {
 /* Some panels of a block: of rows, of pixels, or of what else each panel is multiplied with. */
 typedef void (*q7_panels_task)(void *arg, int64_t block, q7_span panels, int64_t thread);
 
-/* The product of all blocks and all panels. A call of fn has whole units of panels, `most` panels or less. */
+/* The product of all blocks and all panels. A call of fn has whole units of panels, up to `most` panels. */
 typedef struct q7_panels_job {
     int64_t blocks, panels, unit, most;
     int64_t work; /* multiply-adds */

@@ -11,6 +11,8 @@
 #include "panels.h"
 #include "qrows.h"
 
+enum { COPIED = 2 }; /* panels that copied windows are worth */
+
 typedef struct qconv_job {
     q7_qconv_last_args x;
     const q7_call *call;
@@ -197,11 +199,10 @@ static int64_t take_rows(const qconv_job *job, int64_t index, int64_t group, uin
     return row;
 }
 
-static void qconv_task(void *arg, int64_t block_index, q7_span panels, int64_t thread) {
+static void qconv_task(void *arg, int64_t part, q7_span panels, int64_t thread) {
     const qconv_job *job = arg;
     const q7_qconv_last_args *x = &job->x;
-    const int64_t nr = job->call->nr, group = block_index % x->groups;
-    const int64_t index = block_index / x->groups;
+    const int64_t nr = job->call->nr, group = part % x->groups, index = part / x->groups;
     const int64_t column = panels.begin * nr, panel = group * job->panels + panels.begin;
     const int64_t filter = group * job->filters + column;
     q7_qwindows windows;
@@ -260,7 +261,7 @@ void q7_op_qconv_last(const q7_qconv_last_args *x, const q7_call *call) {
     q7_parallel_panels(call,
                        &(q7_panels_job){.blocks = blocks,
                                         .panels = job.panels,
-                                        .unit = q7_panels_at_once(call, blocks, job.panels, 2),
+                                        .unit = q7_panels_at_once(call, blocks, job.panels, COPIED),
                                         .most = job.panels,
                                         .work = job.pixels * x->M * job.k,
                                         .fn = qconv_task,
